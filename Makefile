@@ -5,10 +5,20 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help test-bare programs browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test heavy ddp stops gpu integrations slurm kubernetes s3 tools lint types imports bench bench-keep bench-peers costs curves profile soak clean env anew
+.PHONY: docs docs-wheel hang-picture help release release-tools client test-bare programs browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test heavy ddp stops gpu integrations slurm kubernetes s3 tools lint types imports bench bench-keep bench-peers costs curves profile soak clean env anew
 
-help:           ## what there is
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+##@ Begin
+# Each target's own line says what it does; lines with ##@ are the headings.
+help:           ## this list
+	@awk 'BEGIN { print "make TARGET [PYTHON=/path/to/python3.13] [WORKERS=2]. Each target makes the environment that it needs, once." } \
+	  /^##@ / { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z0-9-]+:.*## / { \
+	    name = $$0; sub(/:.*/, "", name); text = $$0; sub(/.*## /, "", text); \
+	    count = split(text, words, " "); line = ""; \
+	    for (i = 1; i <= count; i++) { \
+	      if (length(line " " words[i]) > 62) { printf "  %-15s%s\n", name, line; name = ""; line = "" } \
+	      line = line " " words[i] } \
+	    printf "  %-15s%s\n", name, line }' $(MAKEFILE_LIST)
 
 env: .venv/.ready
 
@@ -24,7 +34,7 @@ endif
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Holdfast needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
 	@test -x $(UV) || { echo "making the environment: uv into .uv, the project into .venv (once)"; \
 	  $(PYTHON) -m venv .uv && .uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'; }
-	@$(UVENV) $(UV) sync --quiet --frozen --all-extras --reinstall-package holdfast --python $(PYTHON)
+	@$(UVENV) $(UV) sync --quiet --frozen --all-extras --reinstall-package holdfast-gpu --python $(PYTHON)
 	@echo '$(PYTHON)' >.venv/.ready
 
 demo: env       ## the whole story on this machine, in under a minute
@@ -36,6 +46,7 @@ demo-fleet: env ## a pool of hosts: it grows for 30 jobs, loses a host to kill -
 demo-pipeline: env ## a workflow: images decoded, three variants by a slow model, a contact sheet; one call hangs
 	@$(RUN)/python examples/demo_pipeline.py
 
+##@ Test: on any machine
 # Twice the cores of a small machine: what takes long waits for programs it started, and each worker collects every test.
 WORKERS ?= 4
 # Byte code is kept, also where the environment forbids it beside the sources: without it each worker compiles pytest and
@@ -61,6 +72,7 @@ heavy: env | .pytest_cache/byte-code ## real containers, a real S3, killed fleet
 .pytest_cache/byte-code:
 	-@$(KEPT) $(RUN)/python -m pytest -q --collect-only >/dev/null
 
+##@ Test: with what it installs or needs beside Python
 # Debian's Chromium, or another that CHROMIUM names.
 browser: env    ## the dashboard in a real Chromium, which it installs where root and apt-get are there
 	@command -v $(or $(CHROMIUM),chromium) >/dev/null || apt-get install -y -q chromium >/dev/null
@@ -70,6 +82,21 @@ browser: env    ## the dashboard in a real Chromium, which it installs where roo
 pictures: env   ## the dashboard's pictures of the docs, taken anew
 	@$(UVENV) $(UV) sync --quiet --frozen --all-extras --group browser --python $(PYTHON)
 	@HOLDFAST_TEST_CHROMIUM=$$(command -v $(or $(CHROMIUM),chromium)) $(RUN)/python examples/pictures.py
+
+# The builder has an environment of its own.
+docs: env .venv-docs/.ready ## the documents as a site in build/site, without a warning; asks no other host for anything
+	@$(RUN)/python -m docs.site.build build/site --builder .venv-docs/bin/zensical
+
+docs-wheel: docs ## the site as a package, which `holdfast docs` opens offline, in dist/
+	@$(RUN)/python -m docs.site.wheel build/site dist
+
+.venv-docs/.ready:
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/pip install --quiet --disable-pip-version-check 'zensical==0.0.73'
+	@touch .venv-docs/.ready
+
+hang-picture: env ## the moving picture of a hang that is freed, from a real run, drawn anew
+	@$(RUN)/python examples/hang_picture.py
 
 kept: env       ## the parts of others that the dashboard's pages use, fetched anew by npm and compared with their digests
 	@$(RUN)/python examples/fetch_kept.py
@@ -140,6 +167,7 @@ tools:          ## podman, docker and a registry for the container tests, Slurm,
 	@tests/store/install.sh
 	@if [ -n "$$HOLDFAST_KUBERNETES_BIN" ]; then tests/system/kubernetes/install.sh; fi
 
+##@ Before a commit
 lint: env       ## ruff
 	@$(RUN)/ruff check . && $(RUN)/ruff format --check .
 
@@ -149,6 +177,21 @@ types: env      ## mypy, strict
 imports: env    ## the layers of ARCHITECTURE.md
 	@$(RUN)/lint-imports
 
+##@ Release
+release: env release-tools ## an sdist and three wheels in dist/: built twice and compared, checked, installed and run; all but the upload
+	@$(RUN)/python -m release.build dist
+	@HOLDFAST_TEST_RELEASE=$(CURDIR)/dist $(RUN)/python -m pytest -q tests/release
+
+release-tools:  ## the compiler and the emulator for ARM 64, where root and apt-get are there; a release needs the compiler
+	@command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null || \
+	  apt-get install -y -q --no-install-recommends gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user >/dev/null
+
+client:         ## the client alone, installed as on a Mac: every command loads, and says what it lacks
+	@$(PYTHON) -m venv .venv-client
+	@.venv-client/bin/pip install --quiet --disable-pip-version-check . 'pytest>=8.3'
+	@.venv-client/bin/python -m pytest -q --noconftest -p no:cacheprovider tests/unit/cli/test_mac.py
+
+##@ Measure
 bench: env      ## figures, each beside a limit measured in the same run; warns of what is worse than the run in the docs
 	@$(RUN)/python -m bench
 
@@ -178,5 +221,6 @@ profile: env    ## where a benchmark's time goes, as a flame picture: make profi
 soak: env       ## long runs with faults
 	@$(RUN)/python -m pytest -q -m soak
 
+##@ Clean up
 clean:          ## take the environments and caches away
-	rm -rf .venv .uv .venv-torch .venv-peers .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis demo-run bench/results build dist
+	rm -rf .venv .uv .venv-torch .venv-peers .venv-client .venv-docs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis demo-run bench/results build dist

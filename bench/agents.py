@@ -180,7 +180,6 @@ class Fleet:
                 tasks=list(agent.ended.values()),
                 wait_seconds=20.0,
                 settings_rev=agent.settings_rev,
-                shares_orders=True,
             )
             status, body = await agent.post("/v1/agent/sync", agent.key, encode(request))
             if status != 200:

@@ -168,25 +168,25 @@ class Meter:
 
 
 def list_cost_lines(
-    what: str, meter: Meter, limit_name: str, limit: Meter, most_us: float | None = None
+    what: str, meter: Meter, limit_name: str, limit: Meter, most: float | None = None
 ) -> Iterator[Line]:
     """A row for each part of `meter`, then one for all of it beside all of `limit`: of CPU time,
-    whose budget is `most_us`, and of instructions where both were counted."""
+    whose budget is `most` times that of `limit`, and of instructions where both were counted."""
     counted = not (meter.refused or limit.refused)
     for field, kind, unit in _KINDS if counted else _KINDS[:1]:
         for part, costs in meter.costs.items():
             found = [getattr(each, field) for each in costs]
             yield Line(what=f"{what}: {kind}, {part}", unit=unit, value=spread(found))
-        all_parts = spread(_sum_parts(meter, field))
-        most = most_us if field == "cpu_us" else None
+        all_parts, bare = spread(_sum_parts(meter, field)), spread(_sum_parts(limit, field))
+        times = most if field == "cpu_us" else None
         yield Line(
             what=f"{what}: {kind}, all",
             unit=unit,
             value=all_parts,
             limit_name=limit_name,
-            limit=spread(_sum_parts(limit, field)),
-            budget="" if most is None else f"<= {most:,.0f} us",
-            met=None if most is None else all_parts.median <= most,
+            limit=bare,
+            budget="" if times is None else f"<= {times:g} x",
+            met=None if times is None else all_parts.median <= times * bare.median,
         )
 
 

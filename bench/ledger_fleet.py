@@ -14,7 +14,7 @@ import psycopg
 
 from bench.processes import list_family, sum_cpu_seconds
 from holdfast.core.gpus import Gpu
-from holdfast.core.ledger.close import close_span
+from holdfast.core.ledger.close_minutes import close_span
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.spec import JobSpec
 from holdfast.moves.values import HostSync, NewJob

@@ -24,7 +24,7 @@ from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
-from holdfast.core.ledger.close import close_span
+from holdfast.core.ledger.close_minutes import close_span
 from holdfast.core.ledger.tally import TallyClock
 from holdfast.core.ledger.values import LedgerName
 from holdfast.core.placement.plan import plan_admission

@@ -110,12 +110,12 @@ def play(trace: Trace, seed: int) -> Outcome:
             if now < next_sync[rank]:
                 continue
             next_sync[rank] = now + trace.sync_seconds
-            blocks = rings[rank].take(now + clock[rank])
+            blocks = rings[rank].take_blocks(now + clock[rank])
             trip = dice.uniform(0.001, 0.004)
-            clocks[rank].note(now + trip, now + clock[rank], 0.002)
+            clocks[rank].note_sync(now + trip, now + clock[rank], 0.002)
             if not blocks:
                 continue
-            judge.take(rank, blocks, now + trip, *clocks[rank].translate(now + clock[rank]))
+            judge.add_blocks(rank, blocks, now + trip, *clocks[rank].translate(now + clock[rank]))
             for finding in judge.judge(now):
                 _sort(finding, step, named, slowed)
     return Outcome(named=tuple(named), slowed=tuple(slowed), seconds=now - 100.0)
@@ -171,10 +171,12 @@ def play_apart(trace: ApartTrace, seed: int) -> list[SlowRank]:
                     rings[rank].read_cpu(beat_at, used[rank])
                 if full:
                     rings[rank].end()
-            clocks[rank].note(now + trip, now + clock[rank], 0.002)
-            blocks, syncs[rank] = rings[rank].take(now + clock[rank]), now + 5.0
+            clocks[rank].note_sync(now + trip, now + clock[rank], 0.002)
+            blocks, syncs[rank] = rings[rank].take_blocks(now + clock[rank]), now + 5.0
             if blocks:
-                judge.take(rank, blocks, now + trip, *clocks[rank].translate(now + clock[rank]))
+                judge.add_blocks(
+                    rank, blocks, now + trip, *clocks[rank].translate(now + clock[rank])
+                )
         named += [found for found in judge.judge(now) if isinstance(found, SlowRank)]
     return named
 

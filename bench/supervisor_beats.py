@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import zmq
+from tests.simulated.hosts import start_simulated_hosts
 
 from bench.processes import sum_cpu_seconds
 from bench.supervisor_raw import Peers, open_router, read_rss_bytes
@@ -97,7 +98,7 @@ def measure_holdfast(
         before = read_rss_bytes() + read_rss_bytes(ctx._run.bus.pid)
         began = time.monotonic()
         asked = ctx.request_hosts(hosts)
-        pids = ctx.start_simulated_hosts(hosts, processes)
+        pids = start_simulated_hosts(ctx, hosts, processes)
         missing = wait(
             [host.hostname() for host in asked], timeout=_PATIENCE, log_interval=None
         ).not_done
@@ -134,7 +135,7 @@ def measure_holdfast(
 def _freeze_one(ctx: Context) -> float:
     """A host in a process of its own, frozen: seconds until the script knows."""
     (host,) = ctx.request_hosts(1)
-    (pid,) = ctx.start_simulated_hosts(1)
+    (pid,) = start_simulated_hosts(ctx, 1)
     host.hostname().result(_PATIENCE)
     time.sleep(1.5 * HEARTBEAT_SECONDS)
     began = time.time()

@@ -14,6 +14,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from tests.simulated.hosts import start_simulated_hosts
+
 from bench.supervisor_raw import read_rss_bytes
 from holdfast.supervisor import Context, wait
 from holdfast.supervisor.rosters.hosts import Host
@@ -26,7 +28,7 @@ _PATIENCE = 240.0
 def _attach(ctx: Context, count: int, processes: int) -> tuple[list[Host], list[int], float]:
     began = time.monotonic()
     hosts = ctx.request_hosts(count)
-    pids = ctx.start_simulated_hosts(count, processes)
+    pids = start_simulated_hosts(ctx, count, processes)
     missing = wait(
         [host.hostname() for host in hosts], timeout=_PATIENCE, log_interval=None
     ).not_done
@@ -98,7 +100,7 @@ def _measure_loss(ctx: Context, rounds: int) -> dict[str, object]:
     seconds = []
     for _ in range(rounds):
         (host,) = ctx.request_hosts(1)
-        (pid,) = ctx.start_simulated_hosts(1)
+        (pid,) = start_simulated_hosts(ctx, 1)
         host.hostname().result(_PATIENCE)
         time.sleep(1.5)
         began = time.time()

@@ -61,11 +61,11 @@ usd_per_hour = 0.5
 # What happens to the hosts of two jobs, which are long enough to be caught in the act.
 STRUCK = {"killed": (signal.SIGKILL, "got kill -9"), "frozen": (signal.SIGSTOP, "are frozen")}
 DEEDS = {
-    "workers_spawned": "spawned",
-    "workers_promoted": "promoted",
-    "workers_failed": "failed",
+    "hosts_rented": "spawned",
+    "hosts_promoted": "promoted",
+    "hosts_failed": "failed",
     "tasks_reset": "freed",
-    "workers_terminated": "ended",
+    "hosts_ended": "ended",
 }
 
 
@@ -133,7 +133,7 @@ def wait_for_quiet(client: Client) -> None:
 
     def is_small() -> bool:
         status = client.pool_cycles(POOL, limit=1)[0].status
-        return (status.active_workers, status.total_workers) == (MIN, MIN)
+        return (status.active_hosts, status.total_hosts) == (MIN, MIN)
 
     wait_for("the pool to shrink to its min", is_small, 60)
 
@@ -166,7 +166,7 @@ def show_cycles(cycles: list[CycleSummary]) -> None:
     for cycle in cycles:
         status, actions = cycle.status, msgspec.to_builtins(cycle.actions)
         did = ", ".join(f"{word} {actions[key]}" for key, word in DEEDS.items() if actions[key])
-        counts = (status.spawning_workers, status.active_workers, status.terminating_workers)
+        counts = (status.spawning_hosts, status.active_hosts, status.terminating_hosts)
         if did or counts != last:
             at = (cycle.timestamp - cycles[0].timestamp).total_seconds()
             starting, active, ending = counts
@@ -213,7 +213,7 @@ def judge_pool(
     client: Client, cycles: list[CycleSummary], struck: dict[str, str], checks: Checks
 ) -> None:
     """Compare what the pool did with the claims."""
-    sizes = [c.status.spawning_workers + c.status.active_workers for c in cycles]
+    sizes = [c.status.spawning_hosts + c.status.active_hosts for c in cycles]
     checks.expect(
         f"the pool grew from 0 to {MAX} hosts, and never over its max",
         (sizes[0], max(sizes)) == (0, MAX),
@@ -229,7 +229,7 @@ def judge_pool(
     checks.expect("no cycle failed", not errors, errors or "")
     last = cycles[-1].status
     checks.expect(
-        f"the pool shrank to its min, {MIN}", last.total_workers == MIN, f"{last.total_workers}"
+        f"the pool shrank to its min, {MIN}", last.total_hosts == MIN, f"{last.total_hosts}"
     )
     left = find_processes(MACHINES.name)
     checks.expect(

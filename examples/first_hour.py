@@ -150,8 +150,8 @@ SESSIONS = (
         (
             Step("modal token set", LOGIN.here),
             Step("modal run squares.py", f"{PYTHON} squares.py"),
-            Step("modal app list", "holdfast tasks"),
-            Step("modal run squares.py::square", "holdfast tasks call squares:square '{\"n\": 12}'"),
+            Step("modal app list", "holdfast calls"),
+            Step("modal run squares.py::square", "holdfast calls call squares:square '{\"n\": 12}'"),
             Step("modal.Cron in the file",
                  "holdfast schedules set nightly --cron '0 2 * * *' -- echo good night"),
             Step("modal app list", "holdfast schedules next nightly 2"),

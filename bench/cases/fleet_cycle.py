@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import psycopg
+from tests.simulated.blobs import MemoryBlobs
 
 from bench.figures import Figures, Line, spread
 from bench.scale import Scale, alternate, say
@@ -130,7 +131,7 @@ async def measure(dsn: str, hosts: int) -> tuple[float, float]:
     store = PostgresStore(dsn)
     await store.open()
     try:
-        controller = Controller(store, open_provider=open_listed)
+        controller = Controller(store, open_provider=open_listed, blobs=MemoryBlobs())
         controller.leadership.begin(await store.now())
         spec = PoolSpec(name=POOL, provider="local", offers=(OFFER,), max=hosts)
         pool = await store.fleet.put_pool(spec)
@@ -141,7 +142,7 @@ async def measure(dsn: str, hosts: int) -> tuple[float, float]:
             began = time.monotonic()
             summary = await cycles.run(pool, listing=listing)
             took.append((time.monotonic() - began) * 1000)
-            if summary.error or summary.status.active_workers != hosts:
+            if summary.error or summary.status.active_hosts != hosts:
                 raise RuntimeError(f"the cycle did not see the pool: {summary}")
         await cycles.close()
         return took[0], took[1]

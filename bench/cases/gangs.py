@@ -8,6 +8,8 @@ import gc
 import time
 from collections.abc import Sequence
 
+from tests.simulated.blobs import MemoryBlobs
+
 from bench.figures import Figures, Line, spread
 from bench.limits.raw_gangs import measure_raw_gangs
 from bench.scale import Scale, alternate, say
@@ -40,7 +42,7 @@ class Cluster:
 
         migrate(dsn)
         self.store = PostgresStore(dsn)
-        self.controller = Controller(self.store)
+        self.controller = Controller(self.store, blobs=MemoryBlobs())
         self.hosts: list[str] = []
 
     async def add_hosts(self, count: int, slots: int) -> None:

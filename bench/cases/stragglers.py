@@ -218,7 +218,7 @@ def _judge(ranks: int, chunks: int) -> float:
         now = 100.0 + number
         began = time.process_time()
         for rank in range(ranks):
-            judge.take(rank, read_pace(texts[rank]), now, now, 0.001)
+            judge.add_blocks(rank, read_pace(texts[rank]), now, now, 0.001)
         judge.judge(now)
         spent += time.process_time() - began
     return spent / (ranks * chunks) * 1e6

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 import msgspec
+from tests.simulated.blobs import MemoryBlobs
 
 from bench.figures import Figures, Line, percentile, spread
 from bench.mixed_day import GPUS, SIZES
@@ -82,7 +83,9 @@ async def _ask(
     for which, job_id in asked.items():
         for _ in range(scale.pick(7, 2)):
             await _hear(store, hosts)
-            controller = Controller(store)  # a new one remembers no outlook: the dearest case
+            controller = Controller(
+                store, blobs=MemoryBlobs()
+            )  # a new one remembers no outlook: the dearest case
             began, own = time.perf_counter(), time.process_time()
             job = await store.jobs.get_job(job_id)
             (circumstances,) = await find_circumstances(controller, [job])

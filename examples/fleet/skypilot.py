@@ -2,10 +2,11 @@
 """Machines by SkyPilot for `provider = "command"`: every cloud that SkyPilot knows.
 
 It runs under a Python that has SkyPilot. Not yet tried at a cloud: docs/reference/untried.md. An
-offer's settings are SkyPilot's resources:
+offer's settings are SkyPilot's resources, and a wheel of Holdfast:
 
     [pool.sky.offers.config.settings]
     resources = { accelerators = "A100:1", use_spot = true }
+    wheel = "https://files.example/holdfast_gpu-0.1.0-py3-none-any.whl"
 
 A cluster is named `hf-INSTALLATION-POOL-INTENT`, as the order has it, and that is what a list goes by.
 """
@@ -13,6 +14,7 @@ A cluster is named `hf-INSTALLATION-POOL-INTENT`, as the order has it, and that 
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from typing import Any, NoReturn
 
@@ -35,7 +37,7 @@ def create(told: Told) -> Told:
     labels = {f"holdfast-{key}": value for key, value in marks.items()}
     task = sky.Task(
         name=order["name"],
-        setup="pip install -q holdfast",
+        setup=f"pip install -q {shlex.quote(settings['wheel'])}",
         run=f"nohup sh -c {json.dumps(told['agent_script'])} >agent.log 2>&1 &",
     )
     task.set_resources(sky.Resources(**settings.get("resources", {}), labels=labels))

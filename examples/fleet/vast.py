@@ -7,6 +7,7 @@ Not yet tried at Vast itself: docs/reference/untried.md. An offer's settings:
     query = "gpu_name=RTX_4090 num_gpus=1 reliability>0.98 rentable=true"
     image = "pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime"
     disk = 40
+    wheel = "https://files.example/holdfast_gpu-0.1.0-py3-none-any.whl"
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def create(told: Told) -> Told:
     asks = find_asks(settings)
     if not asks:
         fail(NO_CAPACITY, f"no machine for {settings['query']}")
-    start = f"pip install -q holdfast && {shlex.join(told['agent_words'])}"
+    start = f"pip install -q {shlex.quote(settings['wheel'])} && {shlex.join(told['agent_words'])}"
     variables = " ".join(f"-e {k}={shlex.quote(v)}" for k, v in sorted(order["env"].items()))
     made = vastai(
         "create", "instance", str(asks[0]["id"]), "--image", settings["image"],

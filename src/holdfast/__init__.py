@@ -2,7 +2,7 @@
 
 A job uses `beat`, `section`, `track`, `checkpoint`, `on_drain` and `stopping`, which load nothing
 but the standard library. `Client` and `AsyncClient` are imported from `holdfast.client` at first use, and
-`task`, `model`, `context` and `as_completed` from `holdfast.tasks`.
+`task`, `model`, `context` and `as_completed` from `holdfast.functions`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from holdfast.client import AsyncClient, Client
     from holdfast.client.workflows.build import Workflow
-    from holdfast.tasks import CallContext, as_completed, context, model, task
+    from holdfast.functions import CallContext, as_completed, context, model, task
     from holdfast.work import beat, checkpoint, on_drain, section, stopping, track
 
 __version__ = VERSION
@@ -37,7 +37,7 @@ __all__ = [
     "track",
 ]
 _OF_WORK = ("beat", "checkpoint", "on_drain", "section", "stopping", "track")
-_OF_TASKS = ("task", "model", "context", "as_completed", "CallContext")
+_OF_FUNCTIONS = ("task", "model", "context", "as_completed", "CallContext")
 
 
 def __getattr__(name: str) -> Any:
@@ -54,12 +54,12 @@ def __getattr__(name: str) -> Any:
         from holdfast.client.workflows import build
 
         return build.Workflow
-    if name in _OF_TASKS:
-        from holdfast import tasks
+    if name in _OF_FUNCTIONS:
+        from holdfast import functions
 
-        return getattr(tasks, name)
+        return getattr(functions, name)
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "Client", "AsyncClient", "Workflow", *_OF_WORK, *_OF_TASKS})
+    return sorted({*globals(), "Client", "AsyncClient", "Workflow", *_OF_WORK, *_OF_FUNCTIONS})

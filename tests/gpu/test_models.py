@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tasks.connection import CONNECTION
+from holdfast.functions.connection import CONNECTION
 from tests.gpu.conftest import GIB, ROOT, Gpu, Notes, task_environment
 from tests.system.cluster import Cluster
 from tests.waits import wait_until
@@ -126,7 +126,7 @@ def test_what_another_process_holds_is_no_room(
         handle = models_app.ask_right.submit(0)
         time.sleep(8)
         assert not handle.done(), "there is no room for it"
-        note(why=hosted.cli("tasks", "why", handle.id).stdout.decode())
+        note(why=hosted.cli("calls", "why", handle.id).stdout.decode())
     finally:
         stop.touch()
         other.wait(30)

@@ -15,9 +15,9 @@ from holdfast.core.records import AttemptRecord, EventRecord, HostRecord, JobRec
 from holdfast.core.settings.resolve import Value
 from holdfast.moves.events import parse_event_id
 from holdfast.moves.values import JobFilter
-from holdfast.store.memory.store import MemoryStore
 from holdfast.store.postgres.events import make_event
 from holdfast.store.postgres.store import PostgresStore
+from tests.model.store import MemoryStore
 from tests.store.pg_fixture import PgServer
 
 T = TypeVar("T")

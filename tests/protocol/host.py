@@ -2,7 +2,7 @@
 its own.
 
 It follows `agent/orders/decide.py`, `agent/orders/commands.py`, `agent/uplink/sync.py`,
-`agent/orders/exchange.py` and `agent/guardian/tasks.py` line by line, without their processes and files;
+`agent/orders/host_sync.py` and `agent/guardian/tasks.py` line by line, without their processes and files;
 `core.lease.host_deadline` and `agent.orders.exit_facts.make_facts` are the real ones. True time is
 the simulation's, in seconds; everything a host decides by is read from its own clock.
 """

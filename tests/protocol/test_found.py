@@ -10,9 +10,9 @@ from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.states import HostState
 from holdfast.errors import Stale
-from holdfast.store.memory.store import MemoryStore
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.agent import HostFacts
+from tests.model.store import MemoryStore
 from tests.store.rig import OK, Rig
 
 

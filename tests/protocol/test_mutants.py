@@ -30,13 +30,13 @@ from holdfast.moves import registration
 from holdfast.moves.jobs import dispatch, drains, members, moves, requests, runs
 from holdfast.moves.jobs.reports import AnswerBuilder
 from holdfast.moves.jobs.room import RoomCheck
-from holdfast.store.memory.hosts import MemoryHosts
-from holdfast.store.memory.jobs import leases
-from holdfast.store.memory.jobs.admission import MemoryAdmission
-from holdfast.store.memory.jobs.drains import MemoryDrains
-from holdfast.store.memory.jobs.leases import MemoryLeases
-from holdfast.store.memory.jobs.members import MemoryMembers
-from holdfast.store.memory.state import MemoryState
+from tests.model.hosts import MemoryHosts
+from tests.model.jobs import leases
+from tests.model.jobs.admission import MemoryAdmission
+from tests.model.jobs.drains import MemoryDrains
+from tests.model.jobs.leases import MemoryLeases
+from tests.model.jobs.members import MemoryMembers
+from tests.model.state import MemoryState
 from tests.protocol.host import Host
 from tests.protocol.machine import Protocol
 
@@ -251,7 +251,7 @@ def retries_not_counted_on_the_attempt(p: Patch) -> None:
 
 
 def room_not_checked_again(p: Patch) -> None:
-    p.setattr(RoomCheck, "take", lambda self, placement, need: True)
+    p.setattr(RoomCheck, "reserve_job", lambda self, placement, need: True)
 
 
 def reservation_of_an_earlier_epoch_and_state(p: Patch) -> None:

@@ -25,8 +25,8 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.records import TaskRecord
 from holdfast.errors import HoldfastError
 from holdfast.moves.values import JobFilter, TaskBeat
-from holdfast.store.memory.store import MemoryStore
 from holdfast.store.postgres.store import PostgresStore
+from tests.model.store import MemoryStore
 from tests.store.pg_fixture import PgServer
 from tests.store.rig import OK, START, STOPPED, Rig, fails
 

@@ -15,9 +15,9 @@ from tests.store.postgres.test_telemetry import GIB, gpu, write
 from tests.store.rig import OK, Rig, fails
 
 COLUMNS = {
-    "orchestrator_status": "queued, spawning, active, terminating, total, health",
-    "active_workers_health": "host, heartbeat_age, task, vram_used, vram_total, vram_age, verdict",
-    "worker_performance": "host, done, failed, success_rate, mean_seconds, uptime",
+    "fleet_status": "queued, spawning, active, terminating, total, health",
+    "host_health": "host, heartbeat_age, task, vram_used, vram_total, vram_age, verdict",
+    "host_performance": "host, done, failed, success_rate, mean_seconds, uptime",
 }
 
 
@@ -39,22 +39,22 @@ def select(dsn: str, view: str) -> list[tuple[Any, ...]]:
 
 
 async def test_each_view_shows_a_day_of_a_host(rig: Rig, pg_emptied: str) -> None:
-    assert select(pg_emptied, "orchestrator_status") == [(0, 0, 0, 0, 0, "ok")]
-    for view in ("active_workers_health", "worker_performance"):
+    assert select(pg_emptied, "fleet_status") == [(0, 0, 0, 0, 0, "ok")]
+    for view in ("host_health", "host_performance"):
         assert select(pg_emptied, view) == []
     await rig.submit()
-    assert select(pg_emptied, "orchestrator_status") == [(1, 0, 0, 0, 0, "waiting")]
+    assert select(pg_emptied, "fleet_status") == [(1, 0, 0, 0, 0, "waiting")]
     await fleet.made(rig, "host-bbbbbbbb", "m-2")
     host = await fleet.active(rig)
-    assert select(pg_emptied, "orchestrator_status") == [(1, 1, 1, 0, 2, "ok")]
-    (row,) = select(pg_emptied, "active_workers_health")
+    assert select(pg_emptied, "fleet_status") == [(1, 1, 1, 0, 2, "ok")]
+    (row,) = select(pg_emptied, "host_health")
     assert (row[0], row[2:6], row[6]) == ("p-aaaaaaaa", (None, None, None, None), "ok")
 
     await rig.admit()
     await rig.sync(host)
     _, key = await rig.running(host=host)
     await write(rig, gpu(0), gpu(1), host=host)
-    (row,) = select(pg_emptied, "active_workers_health")
+    (row,) = select(pg_emptied, "host_health")
     assert row[2] is not None
     assert (row[3], row[4], row[6]) == (2 * GIB, 160 * GIB, "ok")
     assert 0 <= row[1] < 60
@@ -63,17 +63,17 @@ async def test_each_view_shows_a_day_of_a_host(rig: Rig, pg_emptied: str) -> Non
     _, bad = await rig.running(host=host)
     await rig.sync(host, ended=[(bad, fails())])
     await rig.complete()
-    rows = {row[0]: row[1:] for row in select(pg_emptied, "worker_performance")}
+    rows = {row[0]: row[1:] for row in select(pg_emptied, "host_performance")}
     assert rows["p-aaaaaaaa"][:3] == (1, 1, 0.5)
     assert rows["p-aaaaaaaa"][3] is not None
     assert rows["p-bbbbbbbb"][:4] == (0, 0, None, None)
 
     await fleet_is_late(pg_emptied, host, telemetry=200, heartbeat=0)
-    assert [row[6] for row in select(pg_emptied, "active_workers_health")] == ["stale telemetry"]
+    assert [row[6] for row in select(pg_emptied, "host_health")] == ["stale telemetry"]
     await fleet_is_late(pg_emptied, host, telemetry=200, heartbeat=400)
-    assert [row[6] for row in select(pg_emptied, "active_workers_health")] == ["silent"]
+    assert [row[6] for row in select(pg_emptied, "host_health")] == ["silent"]
     await rig.store.fleet.want_end(host, "enough", now=rig.now)
-    (status,) = select(pg_emptied, "orchestrator_status")
+    (status,) = select(pg_emptied, "fleet_status")
     assert status[3:5] == (1, 2)
 
 

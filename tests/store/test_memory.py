@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store.memory.store import MemoryStore
+from tests.model.store import MemoryStore
 
 # Each store runs these suites as they are (F403).
 from tests.store.conformance.admission import *  # noqa: F403

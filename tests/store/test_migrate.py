@@ -129,7 +129,7 @@ def test_a_failing_migration_leaves_nothing_behind(pg_database: str) -> None:
 
 def test_a_schema_that_fails_leaves_nothing_behind(pg_database: str) -> None:
     with psycopg.connect(pg_database, autocommit=True) as conn:
-        conn.execute("create table worker_performance (id int)")  # one of the last to be made
+        conn.execute("create table host_performance (id int)")  # one of the last to be made
         with pytest.raises(psycopg.errors.DuplicateTable):
             migrate(pg_database)
         count = conn.execute("select count(*) from pg_tables where schemaname = 'public'")

@@ -26,7 +26,7 @@ HOT = (
     "read_offered_jobs", "read_offered_secrets", "read_offered_seats", "read_preempts",
     "lock_jobs", "lock_job_ids", "lock_tasks", "write_jobs", "write_tasks", "write_attempts",
     "write_events", "clear_tasks", "reserve_jobs", "read_host_state", "move_host", "put_faults",
-    "end_instance", "read_takes", "read_takable_specs",
+    "lock_instance", "end_instance", "read_takes", "read_takable_specs",
     "insert_jobs", "lock_hosts", "rewrite_tasks",
 )  # fmt: skip
 PLANNED = ("read_candidates", "share_queues")

@@ -19,7 +19,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.agent.config import MARK_FILE
-from holdfast.agent.guardian.home import LOCK_FILE, SOCKET_RECORD, GuardianHome, read_group_homes
+from holdfast.agent.guardian.guardian_folder import (
+    LOCK_FILE,
+    SOCKET_RECORD,
+    GuardianFolder,
+    read_group_homes,
+)
 from holdfast.client import Client
 from holdfast.core.records import AttemptRecord, JobRecord
 from holdfast.process import table
@@ -245,7 +250,9 @@ class Host:
 
     def executor_pids(self) -> list[int]:
         """Living processes that run calls."""
-        return [pid for pid in self.marked_pids() if b"holdfast.tasks.executor" in read_words(pid)]
+        return [
+            pid for pid in self.marked_pids() if b"holdfast.functions.executor" in read_words(pid)
+        ]
 
     def kill_guardian(self) -> None:
         """kill -9 of the guardian alone."""
@@ -306,7 +313,7 @@ class Host:
             if os.path.isdir(home):
                 os.rmdir(home)
         if (self.state / LOCK_FILE).exists():
-            GuardianHome(
+            GuardianFolder(
                 self.state
             ).close()  # removes what a killed guardian left outside its folder
         return [

@@ -201,7 +201,7 @@ FAMILIES = {
     "host": Family(
         (
             "holdfast.agent.agent",
-            "holdfast.agent.guardian.home",
+            "holdfast.agent.guardian.guardian_folder",
             "holdfast.agent.guardian.loop",
             "holdfast.agent.journal",
             "holdfast.agent.guardian_env",

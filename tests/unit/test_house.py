@@ -1,5 +1,6 @@
 """House rules for the whole of src: rooms stay small, imports run in no circle, a name means one
-thing, inner parts stay inner, paths in the documents exist, and sentences have plain subjects."""
+thing, inner parts stay inner, templates stand in short lines, paths in the documents exist, and
+sentences have plain subjects."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ PAGES = sorted(
         ROOT / "tests" / "README.md",
     ]
 )
-TOP_FOLDERS = ("src", "tests", "docs", "bench", "examples", ".ci")
+TOP_FOLDERS = ("src", "tests", "docs", "bench", "examples", "release", ".ci", ".github")
 
 
 def module_name(path: Path) -> str:
@@ -164,6 +165,22 @@ def test_tests_patch_objects() -> None:
         and isinstance(node.args[0], ast.Constant)
     ]
     assert found == []
+
+
+# ---- templates
+
+TEMPLATE_COLUMNS = 120
+
+
+def test_templates_stand_in_lines_that_a_change_shows() -> None:
+    """A template is read and compared line by line, as code is."""
+    wide = [
+        f"{name_of(path)}:{number}"
+        for path in sorted((PACKAGE / "web" / "templates").rglob("*.html"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > TEMPLATE_COLUMNS
+    ]
+    assert wide == [], f"over {TEMPLATE_COLUMNS} columns: wrap them where the page stays the same"
 
 
 # ---- documents

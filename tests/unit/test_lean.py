@@ -23,7 +23,7 @@ from holdfast.core.run_seed import SEED_VARIABLE
         ("holdfast.supervisor.host.host_manager", {"asyncio", "concurrent.futures"}),
         ("holdfast.supervisor.line.bus_process", {"asyncio"}),
         ("holdfast.supervisor.member.messages", {"asyncio", "zmq"}),
-        ("holdfast.tasks.executor.__main__", {"asyncio"}),
+        ("holdfast.functions.executor.__main__", {"asyncio"}),
     ],
 )
 def test_a_process_imports_nothing_that_it_does_not_use(module: str, unused: set[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.diagrams import render_states_page
+from tests.reference.states import render_states_page
 from tests.unit.sources import PACKAGE, ROOT, SOURCES, TESTS, name_of, parse
 
 MODULE_LINES = 500
@@ -71,7 +71,7 @@ def test_sql_lives_in_the_store() -> None:
 def test_the_states_page_is_generated() -> None:
     page = ROOT / "docs" / "reference" / "states.md"
     assert page.read_text() == render_states_page(), (
-        "run `python -m holdfast.core.diagrams > docs/reference/states.md`"
+        "run `python -m tests.reference.states > docs/reference/states.md`"
     )
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 
 from holdfast.agent.config import EXIT_BAD_CONFIG, AgentConfig, read_config
-from holdfast.agent.guardian.home import sweep_after_guardian
+from holdfast.agent.guardian.guardian_folder import sweep_after_guardian
 from holdfast.agent.guardian_env import read_ties, wait_for_guardians_end
 from holdfast.agent.journal import open_journal
 from holdfast.errors import ValidationError

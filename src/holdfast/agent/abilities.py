@@ -18,7 +18,7 @@ from holdfast.agent.containers.tasks import ContainerTasks
 from holdfast.agent.folders import TASKS_FOLDER, WORK_FOLDER, make_trial
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks.table import TaskTable
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.core.host_faults import Hindrance, Probation
 from holdfast.process.syscalls import read_boottime
 
@@ -39,7 +39,7 @@ class Hindrances:
     a hindrance is new, so that its trial is planned.
     """
 
-    news: News
+    news: SyncWish
     starts: Probation = field(default_factory=Probation)
     engines: Probation = field(default_factory=Probation)
     poke: asyncio.Event = field(default_factory=asyncio.Event)
@@ -74,7 +74,7 @@ class Abilities:
     table: TaskTable
     containers: ContainerTasks
     hindrances: Hindrances
-    news: News
+    news: SyncWish
     freed: asyncio.Event = field(default_factory=asyncio.Event)
     _swept: bool = False
 
@@ -97,8 +97,8 @@ class Abilities:
         return not self._swept
 
     async def look_first(self) -> None:
-        """Try a start and the engines once before the host registers, without waiting long for
-        an engine."""
+        """Try a start and the container engines once before the host registers, without waiting
+        long for an engine."""
         trouble = await self._try_start()
         if trouble is not None:
             self.hindrances.note_start(trouble)
@@ -110,7 +110,7 @@ class Abilities:
             self.hindrances.note_engine(self.containers.say_unanswered())
 
     async def run(self) -> None:
-        """Try again for ever what this host could not do."""
+        """Try for ever, at intervals, the abilities of this host that failed."""
         while True:
             self.hindrances.poke.clear()
             now = read_boottime()

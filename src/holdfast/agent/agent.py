@@ -1,9 +1,10 @@
 """Run the agent: the event loop that decides for a host, while its guardian owns the processes.
 
 Its parts are made in an order in which each has the parts that it calls: first the part that
-reports (`News`) and the part that kills (`Kills`, on a line to the guardian that is not open yet),
+reports (`SyncWish`) and the part that kills (`Kills`, on a line to the guardian that is not open yet),
 then the watches, then the parts that start and end tasks, and last the loop that syncs with the
-controller.
+controller. One call goes back: a watch tells the people at a task through the sessions, which are
+made after the tasks.
 
 AGT-1  The agent may be killed, frozen or replaced at any line of code: the guardian owns the
        processes, the disk has the orders and offsets, and all reports repeat (`Snapshot`,
@@ -18,11 +19,11 @@ import os
 import signal
 
 from holdfast.agent.abilities import Abilities, Hindrances
-from holdfast.agent.bundles.code import CodeLaying
+from holdfast.agent.bundles.code import CodeUnpacking
 from holdfast.agent.calls.apps import AppTrials
 from holdfast.agent.calls.blobs import BlobCarrier
+from holdfast.agent.calls.executor_paths import find_executor_paths
 from holdfast.agent.calls.executors import Executors
-from holdfast.agent.calls.home import find_executor_home
 from holdfast.agent.calls.lines import ExecutorLines
 from holdfast.agent.calls.places import CallWatches
 from holdfast.agent.calls.rooms import ModelRooms
@@ -44,12 +45,12 @@ from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.ends import TaskEnds
 from holdfast.agent.orders.environment import describe_controller, describe_host, make_inherited
-from holdfast.agent.orders.exchange import SyncExchange
 from holdfast.agent.orders.hearing import Hearing
+from holdfast.agent.orders.host_sync import HostSyncWork
 from holdfast.agent.orders.launches import Launcher, TaskPlaces
 from holdfast.agent.orders.starts import TaskStarts
-from holdfast.agent.sessions.hand import HandLine
-from holdfast.agent.sessions.home import Sessions
+from holdfast.agent.sessions.guardian_line import GuardianSessionLine
+from holdfast.agent.sessions.session_server import SessionServer
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.uplink.calls import CALL_SECONDS, ControllerCalls
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
@@ -57,9 +58,9 @@ from holdfast.agent.uplink.controllers import KnownControllers
 from holdfast.agent.uplink.identity import Registrar
 from holdfast.agent.uplink.log_reads import LogReader
 from holdfast.agent.uplink.logs import LogShipper
-from holdfast.agent.uplink.news import News
 from holdfast.agent.uplink.self_destruct import end_when_alone
 from holdfast.agent.uplink.sync import SyncLoop
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.uplink.transfers import SILENCE_SECONDS, Transfers
 from holdfast.agent.watch.faults import FaultLooks
 from holdfast.agent.watch.forensics import ForensicsSender
@@ -93,7 +94,7 @@ class Agent:
         self._ties = ties
         self._snapshot = asyncio.Event()
         self._work_folder = config.state_path / WORK_FOLDER
-        self._news = News()
+        self._news = SyncWish()
         addresses, ca_file = read_addresses(config.url), config.ca_file
         self._http = AsyncHttp(addresses, ca_file=ca_file, timeout_seconds=CALL_SECONDS)
         self._files = BlockingHttp(addresses, ca_file=ca_file, timeout_seconds=SILENCE_SECONDS)
@@ -141,7 +142,7 @@ class Agent:
             first_beat=self._news.report,
             saved=self._checkpoints.poke,
             look=self._places.look,
-            tell=lambda task, sentence: self._sessions.tell(task.key, sentence),
+            tell=lambda task, sentence: self._sessions.tell_users(task.key, sentence),
             idle=lambda task: telemetry.is_idle(task.gpus, task.watch.settings.gpu_idle_percent),
         )
         self._faults = FaultLooks(self._probe, table, poke=self._watching.poke)
@@ -161,18 +162,18 @@ class Agent:
             folder, self._table, self._containers, self._hindrances, self._news
         )
         self._works = WorkFolders(self._work_folder)
-        self._code = CodeLaying(folder / "code", self._works, self._transfers)
+        self._code = CodeUnpacking(folder / "code", self._works, self._transfers)
         self._keeper = Housekeeper(self._table, self._works, self._code.sweep)
         limits = self._ties.memory_limits == "group"
         groups = ReaderGroups(self._ties.groups, limits=limits)
         self._outputs = OutputsKeeper(folder / "outputs", self._table, self._transfers, groups)
         self._caches = HostCaches(folder / "caches", self._config.cache_bytes)
         self._cache_keeper = CacheKeeper(self._caches, self._table, self._tell_caches)
-        self._shipper = LogShipper(self._calls, self._keeper.settle)
+        self._shipper = LogShipper(self._calls, self._keeper.forget_recorded)
         self._calls.answered = self._shipper.note_answer
-        self._sessions = Sessions(
+        self._sessions = SessionServer(
             self._table,
-            HandLine(self._ties.hand_fd),
+            GuardianSessionLine(self._ties.sessions_fd),
             self._http,
             self._calls,
             guardian_pid=self._ties.guardian_pid,
@@ -187,11 +188,13 @@ class Agent:
     def _make_calls(self) -> None:
         """Make the parts that serve executors and their calls."""
         calls = self._calls
-        self._home = find_executor_home(self._config, self._ties.beat_socket)
+        self._executor_paths = find_executor_paths(self._config, self._ties.beat_socket)
         self._rooms = ModelRooms(
             self._table, self._probe, self._lines.find_declared, changed=self._lines.wake
         )
-        carrier = BlobCarrier(self._files, folder=self._home.blobs, token=lambda: calls.token)
+        carrier = BlobCarrier(
+            self._files, folder=self._executor_paths.blobs, token=lambda: calls.token
+        )
         self._executors = Executors(
             self._table,
             calls,
@@ -212,7 +215,7 @@ class Agent:
             beat_socket=self._ties.beat_socket,
             works=self._works,
             inherited=make_inherited(os.environ, self._config),
-            executors=self._home,
+            executors=self._executor_paths,
             host_words=describe_host(self._config.host_name, self._config.host_labels),
             controller=describe_controller(self._config.url, self._config.ca_file),
             folders=NamedFolders(
@@ -288,7 +291,7 @@ class Agent:
     def _make_sync(self) -> None:
         """Make the parts that sync with the controller for the host."""
         frozen_seconds = self._config.frozen_seconds / 2 if self._ties.keepers else float("inf")
-        self._exchange = SyncExchange(
+        self._host_sync = HostSyncWork(
             self._table,
             self._link,
             commands=self._commands,
@@ -309,7 +312,7 @@ class Agent:
         )
         self._sync = SyncLoop(
             self._calls,
-            self._exchange,
+            self._host_sync,
             self._news,
             incarnation=self._ties.incarnation,
             interval_seconds=self._registrar.identity.sync_interval_seconds,
@@ -326,7 +329,7 @@ class Agent:
         self._departure.listen()
         self._table.open()
         make_private_folder(self._work_folder)
-        self._home.open()
+        self._executor_paths.open()
         await self._link.open(self._ties.guardian_fd, self._hear, self._departure.lose_line)
         sync = self._sync
         alone = end_when_alone(
@@ -365,7 +368,7 @@ class Agent:
             group.create_task(self._watching.run())
             group.create_task(self._memory.run())
             self._sessions.open()
-            await self._executors.open(self._home.socket)
+            await self._executors.open(self._executor_paths.socket)
             facts = await self._facts.read()
             self._launcher.host_gpus = len(facts.gpus)
             self._launcher.device_words = {g.index: g.word for g in facts.gpus if g.word}
@@ -373,10 +376,10 @@ class Agent:
             held = self._containers.find_left(self._table)
             await self._abilities.look_first()
             if not self._registrar.registered:
-                await self._exchange.register(held if self._abilities.is_unswept else ())
+                await self._host_sync.register(held if self._abilities.is_unswept else ())
             self._launcher.host_id = self._registrar.identity.host_id
             self._sync.interval_seconds = self._registrar.identity.sync_interval_seconds
-            group.create_task(self._exchange.register_when_swept())
+            group.create_task(self._host_sync.register_when_swept())
             group.create_task(self._sync.run())
             if self._controllers is not None:
                 group.create_task(self._controllers.run())
@@ -430,8 +433,8 @@ class Agent:
             self._table.save_changed(task, now)
 
     async def _part(self) -> None:
-        """Say goodbye before this agent ends. If the host shuts down, report that and ship the last
-        logs."""
+        """Tell the controller that this agent ends. If the host shuts down, report that and ship
+        the last logs."""
         if not self._departure.host_stops:
             return
         await self._ends.report_held()
@@ -447,10 +450,10 @@ class Agent:
                     await self._sync.leave(_LEAVE_SECONDS)
                 while self._shipper.behind:
                     await asyncio.sleep(0.02)
-                await self._forensics.settle(_LAST_LOGS_SECONDS)
+                await self._forensics.wait_until_sent(_LAST_LOGS_SECONDS)
         except TimeoutError:
             log.warning("left before everything was sent; the next agent sends the rest")
-        await self._outputs.settle(_LAST_OUTPUTS_SECONDS)
+        await self._outputs.wait_until_sent(_LAST_OUTPUTS_SECONDS)
         self._tell_alive()
         shipping.cancel()
         sending.cancel()

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.agent.guardian.child import EXIT_BAD_CONFIG as EXIT_BAD_CONFIG
-from holdfast.agent.guardian.home import GROUP_RECORD, SOCKET_RECORD
+from holdfast.agent.guardian.guardian_folder import GROUP_RECORD, SOCKET_RECORD
 from holdfast.core.gpus import Gpu
 from holdfast.core.spec import Name, ShortText
 from holdfast.errors import ValidationError
@@ -60,7 +60,8 @@ class AgentConfig(
     other hosts of a gang reach this one. ca_file: PEM of the authority that signed the controller's
     certificate; None for the system's. join_token_file: the file that is read when there is no host
     key yet; it may be replaced while the agent waits for a good token. probe: "real", or
-    "scripted:PATH" in tests. self_destruct_seconds: the time without an answer after which the host
+    "scripted:MODULE:TEXT" in tests, for the probe that `open_probe(TEXT)` of a module makes.
+    self_destruct_seconds: the time without an answer after which the host
     ends itself (SELF-1). apps: the apps whose calls its executors run, each a label `app/NAME`.
     app_python: the interpreter of executors; None for the agent's own. app_path: the working
     directory of executors, from which they import first; None for the folder in which the host was
@@ -84,7 +85,7 @@ class AgentConfig(
     advertise: ShortText | None = None
     ca_file: str | None = None
     join_token_file: str | None = None
-    probe: Annotated[str, Meta(pattern=r"^(real|scripted:.+)$")] = "real"
+    probe: Annotated[str, Meta(pattern=r"^(real|scripted:[\w.]+:.+)$")] = "real"
     log_format: Literal["json", "text"] = "json"
     frozen_seconds: Annotated[float, Meta(gt=0)] = 20.0
     die_with_parent: bool = False

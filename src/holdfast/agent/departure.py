@@ -47,13 +47,13 @@ class Departure:
         self.over.set()
 
     def lose_line(self) -> None:
-        """Leave, because the guardian's next agent takes over on a new line, or because there is
-        no guardian."""
+        """Let this agent end, because the guardian's next agent takes over on a new line, or
+        because there is no guardian."""
         self.line_lost = True
         self.go()
 
     def go_when_empty(self) -> None:
-        """Leave, if this host shuts down and no task lives any more."""
+        """Let this agent end, if this host shuts down and no task lives any more."""
         if not (self.host_stops or self.replaced) or self._table.count_live():
             return
         if self.replaced:

@@ -45,7 +45,7 @@ class SpareFolders:
         self._names: deque[str] = deque()
         self._owner: tuple[int, int] | None = None
 
-    def take(self, folder: str) -> bool:
+    def use_spare(self, folder: str) -> bool:
         """Make `folder`, which must not exist, of a spare one. Return False if there is none."""
         if self._owner is None:
             with contextlib.suppress(OSError):
@@ -162,7 +162,7 @@ def make_task_folder(folder: Path, spares: SpareFolders) -> None:
 def make_folder(folder: str, spares: SpareFolders | None = None) -> bool:
     """Make a folder, and its parents if a job has removed them. Return True if it was made of a
     spare one. Raises OSError."""
-    if spares is not None and not os.path.lexists(folder) and spares.take(folder):
+    if spares is not None and not os.path.lexists(folder) and spares.use_spare(folder):
         return True
     try:
         os.mkdir(folder, 0o700)

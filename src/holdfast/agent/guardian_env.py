@@ -18,19 +18,18 @@ class Ties(msgspec.Struct, frozen=True, kw_only=True):
     """The descriptors and names that tie an agent to its guardian.
 
     guardian_fd: the agent's end of the line to the guardian. beat_fd, beat_socket: the socket of
-    the beats, and its path. incarnation: the guardian's run of this host. host_mark: the mark of
-    the host's processes.
+    the beats, and its path. sessions_fd: the agent's end of the line about sessions. incarnation: the
+    guardian's run of this host. host_mark: the mark of the host's processes.
     """
 
     guardian_pid: int
     guardian_fd: int
+    sessions_fd: int
     beat_fd: int
     beat_socket: str
     incarnation: str
     host_mark: str
     memory_limits: MemoryLimits = "watch"
-    hand_fd: int | None = None
-    """The agent's end of the line about sessions; None below a guardian of an earlier version."""
     groups: str = ""
     """The folder of the host's control groups; "" where there is none."""
     keepers: bool = False
@@ -41,11 +40,9 @@ def read_ties(environ: Mapping[str, str]) -> Ties:
     """Read the guardian's variables. Raises ValidationError if this is no guardian's child."""
     try:
         return Ties(
-            # A guardian of an earlier version does not set this variable; it is the parent, unless
-            # it died just now.
-            guardian_pid=int(environ.get("HOLDFAST_GUARDIAN_PID") or os.getppid()),
+            guardian_pid=int(environ["HOLDFAST_GUARDIAN_PID"]),
             guardian_fd=int(environ["HOLDFAST_GUARDIAN_FD"]),
-            hand_fd=int(environ["HOLDFAST_HAND_FD"]) if "HOLDFAST_HAND_FD" in environ else None,
+            sessions_fd=int(environ["HOLDFAST_SESSIONS_FD"]),
             beat_fd=int(environ["HOLDFAST_BEAT_FD"]),
             beat_socket=environ["HOLDFAST_BEAT_SOCKET"],
             incarnation=environ["HOLDFAST_INCARNATION"],

@@ -1,6 +1,7 @@
 """Read the facts with which a host registers."""
 
 import asyncio
+import importlib
 import logging
 import os
 import socket
@@ -12,7 +13,6 @@ from holdfast.agent.guardian_env import MemoryLimits
 from holdfast.agent.offload import run_aside
 from holdfast.agent.probes import Probe
 from holdfast.agent.probes.real import RealProbe
-from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.probes.visible import declare_visible
 from holdfast.core.gpus import Gpu
 from holdfast.core.sessions.rights import CLOSED_LABEL
@@ -25,8 +25,11 @@ log = logging.getLogger("holdfast.agent")
 
 def make_probe(config: AgentConfig) -> Probe:
     """Return the probe that the config names."""
-    kind, _, path = config.probe.partition(":")
-    return ScriptedProbe(path) if kind == "scripted" else RealProbe()
+    if config.probe == "real":
+        return RealProbe()
+    _, module, script = config.probe.split(":", 2)
+    probe: Probe = importlib.import_module(module).open_probe(script)
+    return probe
 
 
 class FactsReader:
@@ -71,7 +74,7 @@ async def read_host_facts(
         pool=config.pool,
         address=config.advertise or await _look_up_address(config.url),
         version=VERSION,
-        probe="scripted" if probe.kind == "scripted" else "real",
+        probe=probe.kind,
         memory_limits=memory_limits,
         boot_id=_read_boot_id(),
     )

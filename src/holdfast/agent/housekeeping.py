@@ -54,7 +54,7 @@ class Housekeeper:
         self._left = asyncio.Event()  # there is something to delete
         self._kept: OrderedDict[TaskKey, float] = OrderedDict()  # task → Unix time of its removal
 
-    def settle(self, task: AgentTask) -> None:
+    def forget_recorded(self, task: AgentTask) -> None:
         """Forget a task if its end and its logs are on record; otherwise save soon how far it
         is."""
         if task.state is AgentTaskState.ACKNOWLEDGED and task.saved.shipped_whole:
@@ -105,8 +105,7 @@ class Housekeeper:
         self._left.set()
 
     def take_leftovers(self, now: float, follow: Callable[[AgentTask], None]) -> None:
-        """Handle the folders whose tasks no guardian knows any more, and of which only logs are
-        left."""
+        """Ship or delete the folders of tasks that no guardian knows any more."""
         for key in self._table.find_kept():
             if self._table.get(key) is None:
                 with contextlib.suppress(ValidationError):

@@ -142,7 +142,7 @@ class GuardianLink(asyncio.Protocol):
         """Ask for a snapshot of everything that the guardian knows."""
         self._asking = None
         self._hellos += 1
-        self.say(wire.AgentHello(pid=os.getpid(), number=self._hellos))
+        self.send_message(wire.AgentHello(pid=os.getpid(), number=self._hellos))
 
     def _give_up(self, why: str) -> None:
         """Log the reason, and end the line and with it this agent (HEAR-2)."""
@@ -156,7 +156,7 @@ class GuardianLink(asyncio.Protocol):
             self._asking.cancel()
         self._lose()
 
-    def say(self, request: wire.Request) -> None:
+    def send_message(self, request: wire.Request) -> None:
         """Send the guardian one message. If the line ends, the message is lost, and this agent ends
         as well."""
         frame = encode_frame(wire.encode(request))
@@ -186,7 +186,7 @@ class GuardianLink(asyncio.Protocol):
             self._deaf_since = None
         elif self._deaf_since is None:
             self._deaf_since = read_boottime()
-        self.say(wire.AgentAlive(holding=holding))
+        self.send_message(wire.AgentAlive(holding=holding))
 
     @property
     def deaf_seconds(self) -> float:
@@ -205,7 +205,7 @@ class GuardianLink(asyncio.Protocol):
     def launch(self, launch: wire.LaunchTask) -> None:
         """Have the guardian start a task. Raises ValidationError if the message is larger than a
         frame."""
-        self.say(launch)
+        self.send_message(launch)
         self._launched[launch.key] = self._hellos
 
     def must_be_held(self, key: TaskKey, number: int) -> bool:
@@ -214,17 +214,17 @@ class GuardianLink(asyncio.Protocol):
 
     def stop(self, key: TaskKey, grace_seconds: float) -> None:
         """Have the guardian end a task: TERM, grace, KILL."""
-        self.say(wire.StopTask(key=key, grace_seconds=grace_seconds))
+        self.send_message(wire.StopTask(key=key, grace_seconds=grace_seconds))
 
     def extend(self, deadlines: list[tuple[TaskKey, float]]) -> None:
         """Have the guardian move deadlines later."""
         if deadlines:
-            self.say(wire.Extend(deadlines=deadlines))
+            self.send_message(wire.Extend(deadlines=deadlines))
 
     def ack(self, keys: list[TaskKey]) -> None:
         """Have the guardian forget ends that are on record."""
         for first in range(0, len(keys), _ACKS_PER_FRAME):
-            self.say(wire.Ack(keys=keys[first : first + _ACKS_PER_FRAME]))
+            self.send_message(wire.Ack(keys=keys[first : first + _ACKS_PER_FRAME]))
         for key in keys:
             self._launched.pop(key, None)
 

@@ -25,11 +25,11 @@ class Redactor:
     because most short tasks print none."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        self._values = tuple(secrets)
+        self.values = tuple(secrets)
 
     @cached_property
     def _secrets(self) -> list[bytes]:
-        forms = {form for value in self._values for form in list_forms(value)}
+        forms = {form for value in self.values for form in list_forms(value)}
         return sorted(forms, key=len, reverse=True)
 
     @cached_property
@@ -85,7 +85,7 @@ class Redactor:
 
 
 def list_forms(secret: str) -> set[bytes]:
-    """Return the forms of a secret that are masked; none for one that is too short."""
+    """Return the forms of a secret that are masked; none for a secret that is too short."""
     value = secret.encode(errors="surrogateescape")
     if len(value) < MIN_SECRET_BYTES:
         return set()

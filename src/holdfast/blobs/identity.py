@@ -26,7 +26,7 @@ _SHOWN_JOBS = 3
 
 
 class PlaceStanding(enum.Enum):
-    """How a server's blob store stands to the one that the database knows."""
+    """The verdict on a server's blob store beside the blob store that the database knows."""
 
     SAME = "same"
     ADOPTED = "adopted"

@@ -43,7 +43,7 @@ class BlobStore(Protocol):
 
     @property
     def place(self) -> str:
-        """Return its path or address for messages, without credentials."""
+        """Return the path or address of the store for messages, without credentials."""
 
     async def write(
         self, name: str, pieces: AsyncIterator[bytes], *, size: int | None = None

@@ -21,6 +21,7 @@ from holdfast.blobs.interface import (
     check_size,
 )
 from holdfast.errors import HoldfastError, ValidationError
+from holdfast.version import name_install
 
 _PART_BYTES = 8 << 20  # S3 takes at most 10 000 parts: 80 GB
 _PARTS_AT_ONCE = 2
@@ -47,7 +48,7 @@ class ObjectBlobs:
             from obstore.store import S3Store
         except ImportError:
             raise ValidationError(
-                "s3://… needs the extra: pip install 'holdfast[s3]'", field="blobs"
+                f"s3://… needs an optional part: {name_install('s3')}", field="blobs"
             ) from None
         self._obstore: Any = obstore
         self._address = address.rstrip("/")

@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cancel": ("jobs.cancel", "Cancel jobs."),
     "retry": ("jobs.cancel", "Queue failed or cancelled jobs again."),
     "workflow": ("workflows.workflow", "Run workflows: graphs of jobs, calls and questions."),
-    "tasks": ("calls.tasks", "List calls of Python functions; call, cancel, retry."),
+    "calls": ("calls.calls", "List calls of Python functions; call, cancel, retry."),
     "schedules": ("schedules.schedules", "Submit jobs at set times: cron and intervals."),
     "checkpoints": ("jobs.checkpoints", "List, fetch or forget a job's saved files."),
     "code": ("code.code", "Show what --workdir sends, or the code of a job."),
@@ -56,6 +56,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "supervise": ("supervise", "Run a policy script over hosts that are replaced singly."),
     "host-manager": ("host_manager", "Make this machine a host of a policy script."),
     "db": ("operate.db", "Migrate the database, or show its version."),
+    "docs": ("watch.docs", "Open the documents, offline; of a cause or an error code, too."),
     "completion": ("completion", "Print the completion script of bash, zsh or fish."),
     "version": ("version", "Print the version."),
 }

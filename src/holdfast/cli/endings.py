@@ -11,6 +11,7 @@ import click
 from holdfast import errors
 from holdfast.cli import foreign
 from holdfast.cli.commands import PROGRAM
+from holdfast.cli.extras import find_docs
 from holdfast.cli.output import note, print_line
 
 EXIT_OK = 0
@@ -77,6 +78,8 @@ def show_error(error: BaseException, as_json: bool) -> None:
     if not as_json:
         field = getattr(error, "field", None)
         note(message + (f" ({field})" if field and str(field) not in message else ""))
+        if isinstance(error, errors.HoldfastError) and sys.stderr.isatty() and find_docs():
+            note(f"more: holdfast docs {error.code}")
         return
     problem: dict[str, object] = {"type": "about:blank", "title": type(error).__name__}
     problem |= {"status": 500, "code": "error", "detail": message}

@@ -37,7 +37,7 @@ _COMMANDS = {
     "projects": "accounts account quota quotas sacctmgr namespaces namespace users",
     "schedules": "cron crontab schedule",
     "workflow": "workflows flow flows dag dags pipeline pipelines",
-    "tasks": "task calls call functions",
+    "calls": "task tasks call functions",
     "token": "tokens auth keys users-add",
     "login": "connect attach-server",
     "webhooks": "webhook hooks hook",

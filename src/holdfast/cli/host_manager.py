@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.options import LABEL, POSITIVE, SECONDS, read_pairs
+from holdfast.cli.extras import need_linux
+from holdfast.cli.options import LABEL, SECONDS, read_pairs
 from holdfast.cli.up.up import read_gpus
 from holdfast.errors import ValidationError
 
@@ -58,8 +59,7 @@ if TYPE_CHECKING:
     help="The processes get TERM by themselves, and KILL after so long. [default: the host manager "
     "sends TERM, and KILL 5 s later]",
 )
-@click.option("--simulate", type=POSITIVE, metavar="N", help="Simulate N hosts.")
-def host_manager(url: str, simulate: int | None, **options: Any) -> int:
+def host_manager(url: str, **options: Any) -> int:
     """Make this machine a host of the policy script at URL (tcp://ADDRESS:PORT).
 
     The script's `ctx.manager_command()` gives the whole command. Start it before the script or after
@@ -76,16 +76,13 @@ def host_manager(url: str, simulate: int | None, **options: Any) -> int:
     silent; 71 no script was found; 72 this host was replaced; 73 it was given up;
     74 internal error.
     """
+    need_linux("host-manager")
     labels = read_pairs("--label", options.pop("labels"))
     gpus = None if options["gpus"] == "auto" else read_gpus(options["gpus"])
     patience = options.pop("patience_seconds")
     began = time.monotonic()
     key = _read_key(options["key_file"], patience)
     patience = max(1.0, patience - (time.monotonic() - began))
-    if simulate is not None:
-        from holdfast.supervisor.host.simulated_fleet import run_simulated_fleet
-
-        return run_simulated_fleet(url, key, simulate, options["name"] or "sim", patience)
     from holdfast.supervisor.host.config import ManagerConfig
     from holdfast.supervisor.host.host_manager import run_host_manager
 

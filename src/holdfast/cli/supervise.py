@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from holdfast.cli.code.workdir import CODE_OPTIONS, UNSENT, send_workdir, take_workdir
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import remember_job
 from holdfast.cli.jobs.flags import DATA_OPTIONS, PLACE_OPTIONS, POLICY_OPTIONS, WATCH_OPTIONS
 from holdfast.cli.jobs.submit import (
@@ -54,7 +54,7 @@ def _check_listen(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> str | None:
     if value is not None:
-        from holdfast.supervisor.script.run_config import parse_listen
+        from holdfast.supervisor.run_config import parse_listen
 
         try:
             parse_listen(value)
@@ -84,7 +84,9 @@ def _check_listen(
 )
 @add_options(*_OPTIONS)
 @talks
-def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **options: Any) -> None:
+def supervise(
+    io: CommandIO, script: str, args: Sequence[str], follow: bool, **options: Any
+) -> None:
     """Run a policy script over N hosts, and print the job's id.
 
     The job is a gang. Rank 0's host runs the script; every rank, including rank 0, is a host of its
@@ -107,7 +109,7 @@ def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **opti
     watchdog ended the job, 128 + n for signal n, 1 for a failure without a code,
     130 after Ctrl-C, which cancels it.
     """
-    with face.client() as client:
+    with io.client() as client:
         given = name_parents(client, options)
         fields: dict[str, Any] = {}
         workdir = take_workdir(fields, options)
@@ -123,11 +125,11 @@ def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **opti
         if follow:
             from holdfast.cli.jobs.run import follow_job
 
-            follow_job(face, client, submit, 0)
+            follow_job(io, client, submit, 0)
             return
         job = submit()
-    face.show(job, job.id)
-    if not face.as_json and os.isatty(2):
+    io.show(job, job.id)
+    if not io.as_json and os.isatty(2):
         note(f"submitted {job.name!r}. The script's output: holdfast logs -f {job.id} --rank 0")
 
 

@@ -252,7 +252,7 @@ class AsyncRestConnection(Awaited):
             try:
                 async for event in self._stream(call, headers):
                     delays.succeed()
-                    for item in follower.take(event):
+                    for item in follower.read_event(event):
                         yield item
                     if follower.ended:
                         return

@@ -29,7 +29,7 @@ class CallLogFollower:
             call = RestCall(call.method, call.path, call.read, query)
         return call, stream_headers()
 
-    def take(self, event: ServerEvent) -> Iterator[CallLogLine]:
+    def read_event(self, event: ServerEvent) -> Iterator[CallLogLine]:
         """Yield the new bytes of one event."""
         if event.kind == "attempt":
             self._attempt = decode_event(dict[str, int], event.data)["attempt"]

@@ -26,12 +26,13 @@ class Download:
         self._file: IO[bytes] = open(self._part, "xb")  # noqa: SIM115 - closed by `end`
 
     def add(self, piece: bytes) -> None:
-        """Write more bytes. Raises OSError."""
+        """Write more of the checkpoint's bytes into the file. Raises OSError."""
         self._file.write(piece)
         self._hash.update(piece)
 
     def end(self, *, whole: bool) -> None:
-        """Move the file to its place, or remove it. Raises HoldfastError on a wrong checksum."""
+        """Move the file to its place where its bytes are right, else remove it. Raises
+        HoldfastError on a wrong checksum."""
         self._file.close()
         try:
             if whole and self._expected is not None and self._hash.hexdigest() != self._expected:

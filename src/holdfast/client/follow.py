@@ -84,7 +84,7 @@ class StreamFollower(Protocol[Taken]):
     def request(self) -> tuple[RestCall[Any], dict[str, str]]:
         """Return the call and the headers of the next connection."""
 
-    def take(self, event: ServerEvent) -> Iterator[Taken]:
+    def read_event(self, event: ServerEvent) -> Iterator[Taken]:
         """Yield the news of one event. Raises the HoldfastError that a `problem` event carries."""
 
 
@@ -137,7 +137,7 @@ class LogFollower:
         ranks = {rank for attempt, rank, _ in self._seen if attempt == self._attempt}
         return min(known) if len(known) == 2 and len(ranks) == 1 else 0
 
-    def take(self, event: ServerEvent) -> Iterator[LogLine | JobRecord]:
+    def read_event(self, event: ServerEvent) -> Iterator[LogLine | JobRecord]:
         """Yield the news of one event: new bytes of a stream, or the job's new state."""
         if event.kind == "log":
             line = decode_event(LogLine, event.data)
@@ -188,9 +188,9 @@ class OutputFollower:
         """Return whether the job has ended."""
         return self._log.ended
 
-    def take(self, event: ServerEvent) -> Iterator[bytes]:
+    def read_event(self, event: ServerEvent) -> Iterator[bytes]:
         """Yield the new bytes of one event."""
-        for item in self._log.take(event):
+        for item in self._log.read_event(event):
             if isinstance(item, LogLine):
                 if self._whole and item.gap:
                     missing = f"{item.gap} bytes of {item.stream} before offset {item.offset}"
@@ -213,7 +213,7 @@ class EventFollower:
             return self._call, stream_headers()
         return self._call.at(self._last_id), stream_headers(self._last_id)
 
-    def take(self, event: ServerEvent) -> Iterator[EventRecord]:
+    def read_event(self, event: ServerEvent) -> Iterator[EventRecord]:
         """Yield the record that the event carries, if any."""
         if event.kind == "problem":
             raise stream_error(event)

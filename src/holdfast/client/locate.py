@@ -96,14 +96,14 @@ def locate(
 
 
 class _Token(NamedTuple):
-    """A token and where it was found."""
+    """A token, and the place where it was found."""
 
     secret: str | None
     source: str
 
 
 def _first(*tokens: _Token | Callable[[], _Token]) -> _Token:
-    """Return the first token that there is; later sources are not looked at."""
+    """Return the token of the first source that has a token, without a look at later sources."""
     for one in tokens:
         found = one if isinstance(one, _Token) else one()
         if found.secret:

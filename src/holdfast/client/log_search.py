@@ -9,8 +9,8 @@ from holdfast.wire.logs.search import LogFound, LogSearchEnd
 
 
 class LogSearchFollower:
-    """A reader of one search. After a lost connection the search begins anew, and lines that were
-    given are not given again (CLIENT-1)."""
+    """A reader of one search of logs. After a lost connection the search begins anew, and lines
+    that were given are not given again (CLIENT-1)."""
 
     def __init__(self, call: RestCall[None]) -> None:
         self.ended = False
@@ -21,7 +21,7 @@ class LogSearchFollower:
         """Return the call and the headers of the next connection."""
         return self._call, stream_headers()
 
-    def take(self, event: ServerEvent) -> Iterator[LogFound | LogSearchEnd]:
+    def read_event(self, event: ServerEvent) -> Iterator[LogFound | LogSearchEnd]:
         """Yield the line that an event carries, or at the end what was searched."""
         if event.kind == "found":
             line = decode_event(LogFound, event.data)

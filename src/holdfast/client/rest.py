@@ -43,7 +43,7 @@ class RestCall(msgspec.Struct, Generic[T], frozen=True):
     cursor_name: str = "cursor"
 
     def at(self, cursor: str) -> RestCall[T]:
-        """Return the same list from `cursor` on."""
+        """Return the call for the page of the list that begins at `cursor`."""
         kept = tuple(pair for pair in self.query if pair[0] not in (self.cursor_name, "tail"))
         return msgspec.structs.replace(self, query=(*kept, (self.cursor_name, cursor)))
 
@@ -193,7 +193,7 @@ def read_problem(status: int, data: bytes) -> errors.HoldfastError:
 
 
 def error_of(problem: Problem, status: int) -> errors.HoldfastError:
-    """Return the error that a problem describes. status: the HTTP status that it came with."""
+    """Return the error that a problem document describes. status: the HTTP status of its answer."""
     kind = _BY_STATUS.get(status, errors.HoldfastError)
     if problem.code == errors.Stale.code:
         kind = errors.Stale

@@ -62,8 +62,8 @@ class SendFile(msgspec.Struct, frozen=True):
 
 
 class UseCaller(msgspec.Struct, frozen=True):
-    """The step of calling `work` with what sends calls and waits for their answers; the script gets
-    its result. For work with many calls at once, in threads."""
+    """The step of calling `work` with a `Caller`; the script gets the result of `work`. For work
+    with many calls at once, in threads."""
 
     work: Callable[[Caller], Any]
 
@@ -113,7 +113,7 @@ class Awaited:
                 go_on = partial(script.throw, error)
 
     async def _do(self, step: Step) -> Any:
-        """Do one step of a script, and return what the script gets for it."""
+        """Do one step of a script, and return the step's result for the script."""
         raise NotImplementedError
 
 

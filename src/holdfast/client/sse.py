@@ -8,7 +8,8 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 
 class ServerEvent(msgspec.Struct, frozen=True):
-    """One event. `id` is the last id seen, as the standard has it."""
+    """One server-sent event. id: of this event, or of the last event that had one, as the standard
+    wants it."""
 
     kind: str
     data: bytes

@@ -274,7 +274,7 @@ class RestConnection(Blocking):
             try:
                 for event in self._stream(call, headers):
                     delays.succeed()
-                    yield from follower.take(event)
+                    yield from follower.read_event(event)
                     if follower.ended:
                         return
             except Unavailable as error:

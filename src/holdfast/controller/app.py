@@ -32,7 +32,7 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.sessions.relay import check_relayed
 from holdfast.core.records import JobTokenRecord
 from holdfast.errors import HoldfastError, NotFound, Unavailable
-from holdfast.store.port.clock import ACTS_FOR
+from holdfast.store.clock import ACTS_FOR
 from holdfast.wire.operations.operation import Role
 from holdfast.wire.operations.work.jobs import JOB
 

@@ -1,6 +1,7 @@
 """Log lines: JSON for machines, text for a terminal. `job`, `attempt`, `epoch` and `host` are
 fields of their own, so that one grep tells one job's whole story."""
 
+import asyncio
 import logging
 import sys
 from typing import IO, Any
@@ -56,4 +57,12 @@ def set_up_logging(log_format: str) -> None:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    server = logging.getLogger("uvicorn.error")
+    server.setLevel(logging.ERROR)
+    server.addFilter(_is_fault)
+
+
+def _is_fault(record: logging.LogRecord) -> bool:
+    """Return whether a line of the HTTP server tells of a fault. A stop cancels the streams that are
+    still open, and the server would log a traceback for each."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))

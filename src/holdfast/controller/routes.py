@@ -27,8 +27,8 @@ from holdfast.controller.api.readings import routes as readings
 from holdfast.controller.api.settings import config, rules
 from holdfast.controller.bundles import downloads, uploads
 from holdfast.controller.bundles import outputs as job_outputs
+from holdfast.controller.calls import call_poll, outputs, sets, values
 from holdfast.controller.calls import checkpoints as call_checkpoints
-from holdfast.controller.calls import exchange, outputs, sets, values
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http.endpoints import ApiCall, Endpoint, bind
 from holdfast.controller.logs import errors, search
@@ -86,7 +86,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     bind(on_agents.LIST_CONTROLLERS, controllers.list_controllers),
     bind(on_agents.PUT_HEALTH, host_health.put_health),
     bind(on_agents.PUT_CACHES, host_caches.put_caches),
-    bind(on_agents.EXCHANGE, exchange.exchange),
+    bind(on_agents.EXCHANGE, call_poll.poll_calls),
     bind(on_agents.PUT_CALL_CHECKPOINT, call_checkpoints.put_call_checkpoint),
     bind(on_agents.GET_CALL_CHECKPOINT, call_checkpoints.get_call_checkpoint),
     bind(on_agents.PUT_VALUE, values.put_value),

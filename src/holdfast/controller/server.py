@@ -37,7 +37,6 @@ from holdfast.controller.runtime.background import keep_going
 from holdfast.controller.runtime.bundles.place import OTHER_BLOBS
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.settings.resolve import layer_from_environment
-from holdfast.core.settings.table import RENAMED
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
 from holdfast.http.addresses import read_address
 from holdfast.store.postgres.connection.migrate import migrate
@@ -177,20 +176,13 @@ class RunningServer:
         store: PostgresStore,
         sock: socket.socket,
         *,
+        blobs: BlobStore,
         environment: Mapping[str, str] | None = None,
         tls_cert: str | None = None,
         tls_key: str | None = None,
-        blobs: BlobStore | None = None,
         advertise: str | None = None,
         dashboard_urls: Sequence[str] = (),
     ) -> None:
-        for old in RENAMED:
-            if f"HOLDFAST_{old.upper()}" in (environment or {}):
-                log.warning(
-                    "HOLDFAST_%s has no effect any more: %s took its place",
-                    old.upper(),
-                    RENAMED[old],
-                )
         self.controller = Controller(store, layer_from_environment(environment or {}), blobs=blobs)
         self._sock = sock
         self._start_id = secrets.token_hex(4)
@@ -258,8 +250,9 @@ class RunningServer:
         return f"{self._start_id}.{self.controller.wakes.topic('events').version}"
 
     def reload(self, *, unchanged: bool = True) -> None:
-        """Serve a renewed certificate to new connections. unchanged: read the files also where they did
-        not change. One that cannot be used is logged, and the one before it is served on."""
+        """Serve a renewed certificate to new connections. unchanged: read the files also where they
+        did not change. A certificate that cannot be used is logged, and the server goes on with the
+        certificate before."""
         context = self._server.config.ssl if self._server.config.loaded else None
         try:
             if self._certificate is not None and context is not None:

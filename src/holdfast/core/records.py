@@ -14,7 +14,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.dependencies import Wants
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
-from holdfast.core.health.checks import CheckKind, CheckResult, CheckVerdict, Measured
+from holdfast.core.host_checks import CheckKind, CheckResult, CheckVerdict, Measured
 from holdfast.core.host_faults import Hindrance, list_able_labels
 from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryPolicy
@@ -292,7 +292,7 @@ class HostRecord(Record, frozen=True, kw_only=True):
     incarnation: the id of its agent's start, "" before its first call. offer, usd_per_hour: offer
     and price of a host that a pool rents. memory_limits: how a task over its memory is ended: by
     the kernel ("group": a control group of the task's own) or by the agent's watch ("watch"); ""
-    where an older agent does not say. faults: abilities that it lacks now. provider_says: its
+    before its first call. faults: abilities that it lacks now. provider_says: its
     provider's last message about a machine that starts.
     """
 
@@ -448,7 +448,7 @@ class LogChunk(Record, frozen=True, kw_only=True):
     at: datetime | None = None
 
 
-class OrchestratorStatus(Record, frozen=True, kw_only=True):
+class FleetStatus(Record, frozen=True, kw_only=True):
     """The whole fleet in one row. health: "ok", "waiting" (work, and no host for it) or "degraded"
     (a host is in error or dead)."""
 
@@ -478,7 +478,7 @@ class HostCount(Record, frozen=True, kw_only=True):
         return self.dead or self.state in (HostState.QUARANTINED, HostState.ERROR)
 
 
-class WorkerHealth(Record, frozen=True, kw_only=True):
+class HostHealth(Record, frozen=True, kw_only=True):
     """An active host. Ages in seconds, memory in bytes over all its GPUs.
 
     verdict: "ok", "stale telemetry", "silent" or "dead".
@@ -493,7 +493,7 @@ class WorkerHealth(Record, frozen=True, kw_only=True):
     verdict: str
 
 
-class WorkerPerformance(Record, frozen=True, kw_only=True):
+class HostPerformance(Record, frozen=True, kw_only=True):
     """The work of a host: attempts on record, and calls of functions. mean_seconds: mean duration
     of one of them. uptime: seconds."""
 

@@ -14,7 +14,6 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core.causes import ELIGIBLE, Cause, parse_causes
-from holdfast.core.settings.table import Value
 from holdfast.errors import ValidationError
 
 HARD_CEILING_SECONDS = 86_400.0
@@ -100,9 +99,9 @@ def check_fields(fields: RetryFields) -> RetryFields:
     return fields
 
 
-def fields_layer(fields: RetryFields | None) -> dict[str, Value]:
+def fields_layer(fields: RetryFields | None) -> dict[str, Any]:
     """Return the settings that a job's own retry fields set."""
-    layer: dict[str, Value] = {}
+    layer: dict[str, Any] = {}
     if fields is None:
         return layer
     for field, name in SETTING_OF.items():
@@ -113,7 +112,7 @@ def fields_layer(fields: RetryFields | None) -> dict[str, Value]:
     return layer
 
 
-def make_policy(settings: Mapping[str, Value]) -> RetryPolicy:
+def make_policy(settings: Mapping[str, Any]) -> RetryPolicy:
     """Return the policy that follows from the settings in force."""
     values: dict[str, Any] = {field: settings[name] for field, name in SETTING_OF.items()}
     values["eligible_causes"] = parse_causes(str(values["eligible_causes"]))

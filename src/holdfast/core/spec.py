@@ -18,8 +18,8 @@ from holdfast.core.bundles.code import CodeRef, check_code
 from holdfast.core.data.named import MAX_FOLDERS, MAX_WORD_CHARS, check_folders, list_mount_labels
 from holdfast.core.data.outputs import MAX_OUTPUTS, check_outputs
 from holdfast.core.dependencies import AFTER_PATTERN, MAX_PARENTS, parse_all
-from holdfast.core.endings.regex import MAX_PATTERN_CHARS, compile_pattern
 from holdfast.core.ids import ID_PATTERN
+from holdfast.core.logs.regex import MAX_PATTERN_CHARS, compile_for_python
 from holdfast.core.retry import RetryFields, check_fields
 from holdfast.errors import ValidationError
 
@@ -316,7 +316,7 @@ def _check_setup(spec: JobSpec) -> None:
 def _check_fail_on(pattern: str | None) -> None:
     try:
         if pattern is not None:
-            compile_pattern(pattern)
+            compile_for_python(pattern)
     except ValidationError as error:
         raise ValidationError(f"fail_on: {error.message}", field="fail_on") from None
 

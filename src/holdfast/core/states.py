@@ -201,7 +201,7 @@ class OutputsState(StrEnum):
 
     @property
     def settled(self) -> bool:
-        """Return whether waiting for more is vain."""
+        """Return whether the outputs change no more."""
         return self is not OutputsState.COLLECTING
 
 

@@ -1,9 +1,16 @@
-"""Every state machine, one table each: (state, event) → the state that follows, why the edge exists, and
+"""The state machines, one table each: (state, event) → the state that follows, why the edge exists, and
 what writes it.
 
-A pair that is missing raises `InvalidTransition`; nothing is ignored silently. The store's CHECK
-constraints and the conformance suite hold it to these edges, and `docs/reference/states.md` is drawn
+Here stand those of jobs, tasks, attempts, hosts, rented instances, tasks inside their agents, and outputs;
+those of runs and nodes in `core/workflows/transitions.py`, of sessions in `core/sessions/transitions.py`,
+of webhooks and their deliveries in `core/webhooks/transitions.py`. A call has no table, because a pending
+call has no row of its own: its end is written once (CALLSET-1), and `take_call_results` takes it back for a
+retry. The CHECK constraints of the tables hold the same states, and `docs/reference/states.md` is drawn
 from here.
+
+A pair that is missing raises `InvalidTransition` (`step`). News that may come late, because another move
+came first, asks by `step_unless_late`: of a provider about its machine, of a host about outputs that were
+settled, of the evidence against a host that is out of service already, and of a person's second pause.
 
 How to think of it. Many places plan, and one writes. `reserve_jobs` alone carries out `reserve` of a
 job, with its tasks and its attempt, for each of three plans: the leader's, that of a host's own sync,
@@ -14,10 +21,9 @@ place), `write_attempts`. `tests/store/test_writers.py` reads the SQL and the mo
 place.
 
 What is ugly. `succeed` of a job of one task has a second text, `finish_jobs`, in SQL: it ends hundreds of
-such jobs in one statement, and says on top what that buys; a conformance suite holds it to
-`runs.end_task`. `clear_tasks` deletes the rows of an attempt that is over, so that the last state of a
-task is mostly found in its attempt's members alone. `store/memory` writes `reserve` by itself, as the
-model of `reserve_jobs`.
+such jobs in one statement; `store/postgres/jobs/ends.py` says what that buys and how far it reaches, and
+`tests/store/test_agreement.py` holds it to `runs.end_task`. `clear_tasks` deletes the rows of an attempt
+that is over, so that the last state of a task is mostly found in its attempt's members alone.
 
 How the machines are coupled. Each line below is one transaction of the store (`moves`), so no
 reader ever sees a part of it. A job has at most one attempt that has not ended, and one task for
@@ -102,9 +108,9 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class Transition(NamedTuple, Generic[S]):
-    """One edge. becomes: the state that follows. because: why the edge exists. writer: the
-    statements of the store that write it, and after a colon the functions of `moves` that decide on
-    it; for a machine outside the store, a method."""
+    """One edge of a state machine. becomes: the state that follows. because: why the edge exists.
+    writer: the statements of the store that write it, and after a colon the functions that decide on
+    it, each as module.function; for a machine outside the store, a method."""
 
     becomes: S
     because: str
@@ -235,31 +241,37 @@ ATTEMPT: Table[AttemptState, AttemptEvent] = {
     ),
 }
 
-_REGISTER = "put_host"
-_PASS = "put_host, move_host"
-_MOVE_HOST = "move_host"
+_REGISTER = "put_host: registration.register_state, rented.check_registration"
+_PASS = "put_host, move_host: registration.register_state, instances.promote_host"
+_ASKED = "registration.move_state"
+_DRAIN_HOST = f"move_host: {_ASKED}, hosts.give_notice, instances.drain_if_idle"
+_UNDRAIN = f"move_host: {_ASKED}"
+_LET_BACK = f"move_host: {_ASKED}, health.run_once"
+_QUARANTINE = f"move_host: {_ASKED}, health.run_once, acts._set_aside, hosts.quarantine_host"
+_FAIL_HOST = "move_host: instances._fail"
+_TERMINATE = f"move_host: {_ASKED}, hosts.retire_host, instances._terminate"
 _H, _HE = HostState, HostEvent
 HOST: Table[HostState, HostEvent] = {
     (_H.SPAWNING, _HE.REGISTER): _to(_H.PREFLIGHT, "its agent called", _REGISTER),
-    (_H.SPAWNING, _HE.FAIL): _to(_H.ERROR, "it did not come up in time", _MOVE_HOST),
-    (_H.SPAWNING, _HE.TERMINATE): _to(_H.TERMINATED, "no longer wanted", _MOVE_HOST),
+    (_H.SPAWNING, _HE.FAIL): _to(_H.ERROR, "it did not come up in time", _FAIL_HOST),
+    (_H.SPAWNING, _HE.TERMINATE): _to(_H.TERMINATED, "no longer wanted", _TERMINATE),
     (_H.PREFLIGHT, _HE.REGISTER): _to(_H.PREFLIGHT, "a new incarnation starts over", _REGISTER),
     (_H.PREFLIGHT, _HE.PASS): _to(_H.ACTIVE, "its checks passed", _PASS),
-    (_H.PREFLIGHT, _HE.FAIL): _to(_H.ERROR, "a check failed", _MOVE_HOST),
+    (_H.PREFLIGHT, _HE.FAIL): _to(_H.ERROR, "a check failed", _FAIL_HOST),
     (_H.PREFLIGHT, _HE.QUARANTINE): _to(
-        _H.QUARANTINED, "an operator or the evidence said so", _MOVE_HOST
+        _H.QUARANTINED, "an operator or the evidence said so", _QUARANTINE
     ),
-    (_H.PREFLIGHT, _HE.TERMINATE): _to(_H.TERMINATED, "no longer wanted", _MOVE_HOST),
+    (_H.PREFLIGHT, _HE.TERMINATE): _to(_H.TERMINATED, "no longer wanted", _TERMINATE),
     (_H.ACTIVE, _HE.REGISTER): _to(_H.PREFLIGHT, "a new incarnation is checked again", _REGISTER),
     (_H.ACTIVE, _HE.DRAIN): _to(
-        _H.DRAINING, "no new work; running work ends or is drained", _MOVE_HOST
+        _H.DRAINING, "no new work; running work ends or is drained", _DRAIN_HOST
     ),
     (_H.ACTIVE, _HE.QUARANTINE): _to(
-        _H.QUARANTINED, "an operator or the evidence said so", _MOVE_HOST
+        _H.QUARANTINED, "an operator or the evidence said so", _QUARANTINE
     ),
-    (_H.ACTIVE, _HE.TERMINATE): _to(_H.TERMINATED, "gone", _MOVE_HOST),
+    (_H.ACTIVE, _HE.TERMINATE): _to(_H.TERMINATED, "gone", _TERMINATE),
     (_H.ACTIVE, _HE.FAIL): _to(
-        _H.ERROR, "it fell silent, is stuck, or its machine is gone", _MOVE_HOST
+        _H.ERROR, "it fell silent, is stuck, or its machine is gone", _FAIL_HOST
     ),
     (_H.DRAINING, _HE.REGISTER): _to(
         _H.DRAINING, "a restart does not lift an operator's word", _REGISTER
@@ -267,49 +279,51 @@ HOST: Table[HostState, HostEvent] = {
     (_H.DRAINING, _HE.DRAIN): _to(
         _H.DRAINING,
         "another deadline, or an end to the waiting; asked twice is as asked once",
-        _MOVE_HOST,
+        _DRAIN_HOST,
     ),
-    (_H.DRAINING, _HE.UNDRAIN): _to(_H.ACTIVE, "an operator changed their mind", _MOVE_HOST),
+    (_H.DRAINING, _HE.UNDRAIN): _to(_H.ACTIVE, "an operator changed their mind", _UNDRAIN),
     (_H.DRAINING, _HE.QUARANTINE): _to(
-        _H.QUARANTINED, "an operator or the evidence said so", _MOVE_HOST
+        _H.QUARANTINED, "an operator or the evidence said so", _QUARANTINE
     ),
-    (_H.DRAINING, _HE.TERMINATE): _to(_H.TERMINATED, "empty, and no longer wanted", _MOVE_HOST),
+    (_H.DRAINING, _HE.TERMINATE): _to(_H.TERMINATED, "empty, and no longer wanted", _TERMINATE),
     (_H.DRAINING, _HE.FAIL): _to(
-        _H.ERROR, "it fell silent, is stuck, or its machine is gone", _MOVE_HOST
+        _H.ERROR, "it fell silent, is stuck, or its machine is gone", _FAIL_HOST
     ),
     (_H.QUARANTINED, _HE.REGISTER): _to(
         _H.QUARANTINED, "a restart does not lift a quarantine", _REGISTER
     ),
-    (_H.QUARANTINED, _HE.RELEASE): _to(_H.ACTIVE, "an operator let it back", _MOVE_HOST),
-    (_H.QUARANTINED, _HE.TERMINATE): _to(_H.TERMINATED, "given back to its provider", _MOVE_HOST),
-    (_H.QUARANTINED, _HE.FAIL): _to(_H.ERROR, "it fell silent, or its machine is gone", _MOVE_HOST),
+    (_H.QUARANTINED, _HE.RELEASE): _to(_H.ACTIVE, "an operator let it back", _LET_BACK),
+    (_H.QUARANTINED, _HE.TERMINATE): _to(_H.TERMINATED, "given back to its provider", _TERMINATE),
+    (_H.QUARANTINED, _HE.FAIL): _to(_H.ERROR, "it fell silent, or its machine is gone", _FAIL_HOST),
     (_H.ERROR, _HE.REGISTER): _to(_H.PREFLIGHT, "it called after all", _REGISTER),
-    (_H.ERROR, _HE.TERMINATE): _to(_H.TERMINATED, "given back to its provider", _MOVE_HOST),
+    (_H.ERROR, _HE.TERMINATE): _to(_H.TERMINATED, "given back to its provider", _TERMINATE),
     (_H.TERMINATED, _HE.REGISTER): _to(
         _H.PREFLIGHT, "an owned machine came back under its key", _REGISTER
     ),
 }
 
-_ASK = "ask_instance"
-_MAKE = "make_instance"
-_END = "end_instance"
-_LOSE = "lose_instance"
+_ASK = "ask_instance: instances.ask"
+_MAKE = "make_instance: instances.note_made"
+_END = "end_instance: hosts.end_instance"
+_DENY = "end_instance: instances.note_denied"
+_MISS = "end_instance: instances.note_denied, cycle._follow"
+_VANISH = "end_instance: cycle._follow, forget.forget_pool"
 _I, _IE = InstanceState, InstanceEvent
 INSTANCE: Table[InstanceState, InstanceEvent] = {
     (_I.INTENDED, _IE.ASK): _to(_I.ASKED, "on record before the provider is asked (RENT-1)", _ASK),
     (_I.INTENDED, _IE.END): _to(_I.GONE, "no longer wanted, and nothing was made", _END),
     (_I.ASKED, _IE.MAKE): _to(_I.MADE, "the provider answered, or a listing showed it", _MAKE),
-    (_I.ASKED, _IE.DENY): _to(_I.GONE, "the provider said that it made nothing", _LOSE),
-    (_I.ASKED, _IE.MISS): _to(_I.GONE, "listings long after the question do not show it", _LOSE),
+    (_I.ASKED, _IE.DENY): _to(_I.GONE, "the provider said that it made nothing", _DENY),
+    (_I.ASKED, _IE.MISS): _to(_I.GONE, "listings long after the question do not show it", _MISS),
     (_I.ASKED, _IE.END): _to(_I.ENDING, "no longer wanted; a listing may still show it", _END),
     (_I.MADE, _IE.END): _to(_I.ENDING, "no longer wanted, or in error", _END),
-    (_I.MADE, _IE.VANISH): _to(_I.GONE, "the provider is believed that it is gone", _LOSE),
+    (_I.MADE, _IE.VANISH): _to(_I.GONE, "the provider is believed that it is gone", _VANISH),
     (_I.ENDING, _IE.END): _to(_I.ENDING, "asked twice is as asked once", _END),
     (_I.ENDING, _IE.MAKE): _to(
         _I.ENDING, "its id became known late, and its end is still wanted", _MAKE
     ),
-    (_I.ENDING, _IE.MISS): _to(_I.GONE, "listings long after the question do not show it", _LOSE),
-    (_I.ENDING, _IE.VANISH): _to(_I.GONE, "the provider confirmed its end", _LOSE),
+    (_I.ENDING, _IE.MISS): _to(_I.GONE, "listings long after the question do not show it", _MISS),
+    (_I.ENDING, _IE.VANISH): _to(_I.GONE, "the provider confirmed its end", _VANISH),
 }
 
 _MOVE = "AgentTask.move"
@@ -348,7 +362,7 @@ AGENT_TASK: Table[AgentTaskState, AgentTaskEvent] = {
 }
 
 
-_PUT, _SETTLE = "put_outputs", "settle_outputs"
+_PUT, _SETTLE = "put_outputs: outputs.put_outputs", "settle_outputs: outputs._settle"
 _O, _OE = OutputsState, OutputsEvent
 OUTPUTS: Table[OutputsState, OutputsEvent] = {
     (_O.COLLECTING, _OE.SEND): Transition(_O.COLLECTING, "its host sent what it has so far", _PUT),
@@ -381,6 +395,12 @@ def step(table: Table[S, E], state: S, event: E) -> S:
         raise InvalidTransition(
             f"{type(state).__name__} {state} does not take {event}; it takes {', '.join(accepted)}"
         ) from None
+
+
+def step_unless_late(table: Table[S, E], state: S, event: E) -> S | None:
+    """Return the state after `event`; None where the state does not take it, because another move came
+    first, and the event is news that changes nothing any more."""
+    return table[state, event].becomes if (state, event) in table else None
 
 
 def sources(table: Table[S, E], event: E) -> frozenset[S]:

@@ -68,7 +68,7 @@ class AnswerReader:
         elif not self.done:
             raise BadAnswer("the server closed the connection within its answer")
 
-    def take(self) -> list[bytes]:
+    def take_pieces(self) -> list[bytes]:
         """Return the parts of the body that have come since the last call of this function."""
         pieces, self._pieces = self._pieces, []
         return pieces

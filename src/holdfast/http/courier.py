@@ -138,7 +138,7 @@ class HttpExchange:
 
     async def read(self) -> bytes:
         """Return the next bytes of the body; no bytes at its end. Raises ConnectionLost."""
-        while not (parts := self.answer.take()) and not self.answer.done:
+        while not (parts := self.answer.take_pieces()) and not self.answer.done:
             await self._receive()
         return b"".join(parts)
 

@@ -24,7 +24,8 @@ MAX_EARLIER_INCARNATIONS = 16
 BOOT_SECONDS = 10.0
 """The shortest time in which a machine restarts, from its last call to the first of its new
 boot."""
-_ASKED = frozenset(map(HostEvent, ("drain", "undrain", "quarantine", "release", "terminate")))
+ASKED = frozenset(map(HostEvent, ("drain", "undrain", "quarantine", "release", "terminate")))
+"""The events that people ask for."""
 
 
 def register_state(
@@ -203,11 +204,11 @@ def move_state(host: str, before: HostState, event: str) -> HostState:
     """
     try:
         wanted = HostEvent(event)
-        if wanted not in _ASKED:
+        if wanted not in ASKED:
             raise ValueError
         return step(HOST, before, wanted)
     except (ValueError, InvalidTransition):
-        taken = sorted(str(e) for s, e in HOST if s == before and e in _ASKED) or ["nothing"]
+        taken = sorted(str(e) for s, e in HOST if s == before and e in ASKED) or ["nothing"]
         raise Conflict(
             f"host {host} is {before} and does not take {event!r}; it takes {', '.join(taken)}"
         ) from None

@@ -35,7 +35,7 @@ class TaskGroup:
 
     @property
     def name(self) -> str:
-        """Return the group's name below its home."""
+        """Return the path of the group below the folder of all groups of the host."""
         return self.path.rsplit("/", 1)[1]
 
     @property

@@ -76,7 +76,7 @@ class Keepers:
         self._next = 0
         self._free: list[int] = []
 
-    def take(self, deadline: float) -> Slot | None:
+    def take_slot(self, deadline: float) -> Slot | None:
         """Return a slot for a task with this deadline; None where no slot is free."""
         if self._memory is None or (self._next == _SLOTS and not self._free):
             return None

@@ -113,7 +113,7 @@ class Poller:
         self._handlers[fd], self._masks[fd] = handler, select.EPOLLIN
 
     def want_to_write(self, fd: int, wanted: bool) -> None:
-        """Have the handler called when there is room to write as well, or no longer."""
+        """Set whether the handler of a descriptor is also called when there is room to write."""
         mask = select.EPOLLIN | (select.EPOLLOUT if wanted else 0)
         if self._masks[fd] != mask:
             self._epoll.modify(fd, mask)
@@ -141,7 +141,8 @@ class Poller:
                 self._mishaps.survive(self._renew, None)
 
     def _renew(self) -> None:
-        """Make a new epoll under the old one's number, with the descriptors that have a handler."""
+        """Make a new epoll under the descriptor number of the old epoll, with the descriptors that
+        have a handler."""
         with select.epoll() as fresh:
             for fd, mask in self._masks.items():
                 fresh.register(fd, mask)
@@ -155,7 +156,7 @@ class Poller:
 class FrameLine:
     """One end of a line of frames between two processes of a machine. It never blocks.
 
-    ended: the other end has hung up, as `hear` found. unsent: bytes that wait until the other end
+    ended: the other end has hung up, as `read_frames` found. unsent: bytes that wait until the other end
     has read more.
     """
 
@@ -170,12 +171,12 @@ class FrameLine:
         """Return the descriptor to poll."""
         return self._line.fileno()
 
-    def say(self, body: bytes) -> None:
+    def queue_frame(self, body: bytes) -> None:
         """Queue a frame for `flush`."""
         self.unsent += encode_frame(body)
 
     def flush(self) -> bool:
-        """Send as much as the other end accepts now. Returns whether some is left."""
+        """Send as many queued bytes as the other end accepts now. Returns whether some are left."""
         try:
             while self.unsent:
                 sent = self._line.send(self.unsent[: 1 << 16])
@@ -186,7 +187,7 @@ class FrameLine:
             self.unsent.clear()  # the other end is gone, which the next `hear` finds
         return bool(self.unsent)
 
-    def hear(self) -> list[bytes]:
+    def read_frames(self) -> list[bytes]:
         """Return the frames that have come. Raises ValidationError for bytes that are no frames."""
         try:
             data = self._line.recv(_READ_BYTES)

@@ -27,12 +27,12 @@ from functools import partial
 import msgspec
 
 from holdfast.process.endings.ending import Signaller, TreeEnding
-from holdfast.process.endings.telling import Tell
 from holdfast.process.groups import TaskGroup
 from holdfast.process.loop import Mishaps, Poller
 from holdfast.process.output.writer import OutputHome, Streams
 from holdfast.process.spawn import SPARE_DESCRIPTORS, Child, SpawnRequest, read_start, spawn
 from holdfast.process.syscalls import read_boottime
+from holdfast.process.telling import Tell
 from holdfast.process.tree import Forest, Mark, Tree
 from holdfast.process.watch import MAX_EXITS, Exit, Watcher
 from holdfast.wire.guardian import StreamEnd
@@ -233,7 +233,7 @@ class Nursery:
         return started_here < len(exits)
 
     def turn(self, now: float) -> float:
-        """Do everything that is due; return when to be called again."""
+        """Do all the work that is due; return the instant at which to call this again."""
         self._step_endings(now)
         undecided, self._undecided = self._undecided, []
         for run in undecided:
@@ -272,7 +272,8 @@ class Nursery:
             self._undecided.append(run)
 
     def _read_start(self, run: ProgramRun) -> None:
-        """Read how the start went: the exec happened, failed, or the child died before it."""
+        """Read how a program's start went: the exec happened, the exec failed, or the child died
+        before its exec."""
         if run.request is None:
             return
         self._poller.drop(run.child.error_fd)  # EPOLL-1: `read_start` closes it

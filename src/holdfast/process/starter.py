@@ -7,12 +7,12 @@ program, in memory of its own: that enters the working folder, opens the logs an
 program, while the parent has long gone on. `posix_spawn` would do as well, but suspends its caller
 until the exec, and so for as long as the new process waits for a core.
 
-The package has the file where a C compiler was there when it was built. `HOLDFAST_STARTER=off` does
+The package has the file where it was built for this machine (`hatch_build.py`). `HOLDFAST_STARTER=off` does
 without it.
 
 STARTER-1  The starter is an optional part: where it is missing, may not be run, or was built for
            other words than this version gives it, a start takes the way of `spawn.py`, and ends the
-           same.
+           same. One that is there and does not work is told, in one line on stderr.
 STARTER-2  The memory that a new process shares with its parent is kept until the start is decided. The
            process writes to nothing of it but its stack, and takes no step there but the exec: the
            kernel gives an out-of-memory score to all processes that share a memory.
@@ -23,6 +23,7 @@ import functools
 import os
 from pathlib import Path
 
+from holdfast.process.loop import write_note
 from holdfast.process.syscalls import WordArray, block_all_signals, restore_signals
 
 SWITCH = "HOLDFAST_STARTER"
@@ -66,7 +67,8 @@ class Starter:
         self.launch.restype = ctypes.c_long
 
     def works(self) -> bool:
-        """Return whether a process could be made and came to its end. Raises OSError."""
+        """Try to start a process, and return whether it was made and came to its end. Raises
+        OSError."""
         trial = Launch(self, WordArray([b"starter"]), WordArray([]))
         return os.waitpid(trial.pid, 0)[1] == 0
 
@@ -88,9 +90,15 @@ def find_starter() -> Starter | None:
         starter = Starter(f"/proc/self/fd/{fd}")
         if starter.works():
             return starter
-    except (OSError, AttributeError):
-        pass
+        why = "its trial failed"
+    except FileNotFoundError:
+        why = ""
+    except (OSError, AttributeError) as error:
+        why = str(error)
     os.close(fd)
+    if why:
+        sentence = f"the native starter does not work here ({why}), so programs start by fork"
+        write_note(2, "starter", sentence, {})
     return None
 
 

@@ -12,7 +12,7 @@ import signal
 from typing import Protocol
 
 from holdfast.process.brand import find_brand
-from holdfast.process.endings.telling import SignalMasks
+from holdfast.process.telling import SignalMasks
 
 TASK_VARIABLE = "HOLDFAST_TASK"
 HOST_VARIABLE = "HOLDFAST_HOST"
@@ -65,7 +65,8 @@ def read_signals(pid: int) -> SignalMasks:
 
 
 class ProcessEntry:
-    """One process. (pid, start_ticks) names it on this boot; the pid alone may be used again.
+    """One process. (pid, start_ticks) names it on this boot; another process may get the same pid
+    later.
 
     A process that exits gives up its environment and (under v1) its control group well before it is
     a zombie and its children are orphans; a process in an exec has no environment for a moment. A

@@ -279,8 +279,8 @@ class Forest:
         return {task: list(self._found.get(task, {}).values()) for task in self.trees}
 
     def chase(self, tree: Tree) -> None:
-        """Look again while a look finds a process to shoot, or one that may have left a child
-        (TREE-3)."""
+        """Look for processes of a tree again, as long as a look finds a process to kill, or a
+        process that may have left a child (TREE-3)."""
         for _ in range(_MAX_LOOKS):
             before = self._shots
             if (not self._look(tree) and self._shots == before) or self.turn_is_over:
@@ -393,7 +393,7 @@ class Forest:
         return None
 
     def _find_only_suspect(self, entry: ProcessEntry) -> str | None:
-        """Return the one task that can have made an orphan; None if several can."""
+        """Return the only task that can have made an orphan; None if several tasks can."""
         if not self._judge_by_elimination:
             return None
         only = None

@@ -8,6 +8,7 @@ from holdfast.core.fleet.instances import Offer
 from holdfast.errors import ValidationError
 from holdfast.providers.config import ProviderConfig, check_installation, overlay, read_config
 from holdfast.providers.interface import Provider
+from holdfast.version import name_install
 
 Parts = tuple[type[ProviderConfig], Callable[[Any, str], Provider]]
 
@@ -47,7 +48,7 @@ def _load_kubernetes() -> Parts:
         from holdfast.providers.kubernetes import KubernetesConfig, KubernetesProvider
     except ModuleNotFoundError as error:
         raise ValidationError(
-            f"the provider 'kubernetes' needs {error.name}: pip install 'holdfast[kubernetes]'",
+            f"the provider 'kubernetes' needs {error.name}: {name_install('kubernetes')}",
             field="provider",
         ) from error
     return KubernetesConfig, KubernetesProvider

@@ -1,2 +1,1 @@
-"""The only SQL. `port/` says what a store does; `postgres/` and `memory/` do it and pass one
-suite."""
+"""The only SQL: `postgres/` is the store, `embedded/` the PostgreSQL server that `up` starts."""

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from holdfast.supervisor.futures.future import Future
     from holdfast.supervisor.futures.waits import as_completed, wait
-    from holdfast.supervisor.gather.records import make_flight_environment
     from holdfast.supervisor.gather.report import DebugReport, gather_debug
     from holdfast.supervisor.member.flight import answer_flight_requests
+    from holdfast.supervisor.member.flight_records import make_flight_environment
     from holdfast.supervisor.member.messages import MessageQueue, get_message_queue
     from holdfast.supervisor.policy.measures import HostMeasures, HostScore, judge_host
     from holdfast.supervisor.policy.output import follow_output
@@ -129,7 +129,7 @@ _HOMES = {
     "get_message_queue": "member.messages",
     "judge_end": "policy.runs",
     "judge_host": "policy.measures",
-    "make_flight_environment": "gather.records",
+    "make_flight_environment": "member.flight_records",
     "replace_lost": "policy.runs",
     "run_group": "policy.runs",
     "running": "policy.runs",

@@ -65,13 +65,14 @@ def make_way_back(name: str, was: Any, now: datetime) -> dict[str, Any] | None:
 
 
 def list_takes(names: Iterable[str], was: Any, now: datetime) -> dict[str, Any]:
-    """Return which acts on many rows a row takes in its state: the word of each, and the body with
-    which it is taken back."""
+    """Return the acts that may be done to a row in its state when many rows are chosen: the word of
+    each act, and the body of the call that takes the act back."""
     return {ACTS[name].button: make_way_back(name, was, now) for name in names}
 
 
 def write_takes(names: Iterable[str], was: Any, now: datetime) -> str:
-    """Return as JSON which acts on many rows a row takes in its state."""
+    """Return as JSON the acts that may be done to a row in its state when many rows are chosen
+    (`list_takes`)."""
     return msgspec.json.encode(list_takes(names, was, now)).decode()
 
 

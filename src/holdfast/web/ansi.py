@@ -112,7 +112,7 @@ class MarkupLines:
         return made
 
     def _move(self, move: re.Match[bytes], offset: int) -> None:
-        """Go to another line. offset: where it begins if it is new."""
+        """Move the cursor to another line. offset: where that line begins if it is new."""
         count, last = int(move[1] or 1), len(self._rows) - 1
         back = move[2] in (b"A", b"F")
         self._row += -count if back else count

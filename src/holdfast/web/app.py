@@ -112,7 +112,8 @@ class SignIns(Protocol):
         """Return the token by which a browser acts. Raises Unauthorized."""
 
     async def check(self, secret: str, proof: str) -> TokenRecord:
-        """As `find`, of a browser that shows its proof too."""
+        """Return the token by which a browser acts, as `find` does, for a request that also shows
+        the browser's proof."""
 
     async def sign_in(self, link: str, browser: str, address: str) -> NewSignIn:
         """Spend a link. Raises Unauthorized where the link is over."""
@@ -179,7 +180,8 @@ class WebApp:
         return known
 
     def _find_answer(self, scope: Scope) -> Callable[[Scope, Receive], Any] | None:
-        """Return what answers a request here; None for a request of the API."""
+        """Return the function of the dashboard that answers a request; None for a request of the
+        API."""
         path, method = scope["path"], scope["method"]
         fixed: dict[tuple[str, str], Callable[[Scope, Receive], Any]] = {
             ("GET", "/sign-in"): self._show_sign_in,

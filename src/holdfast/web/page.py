@@ -76,7 +76,8 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         return work.owner in ("", self.token.acts_for) or project in self.shared
 
     def at(self, **changes: str | None) -> str:
-        """Return the page's address with other parameters; None takes one away."""
+        """Return the page's address with other parameters; the value None takes a parameter
+        away."""
         kept = {**self.query, **changes}
         pairs = {name: value for name, value in kept.items() if value}
         return f"{self.path}?{urlencode(pairs)}" if pairs else self.path

@@ -64,7 +64,7 @@ class ApiReader(EveryMethod, Awaited):
         async with contextlib.aclosing(self.pieces(call, headers)) as pieces:
             async for data in pieces:
                 for event in events.feed(data):
-                    for item in stream.follower.take(event):
+                    for item in stream.follower.read_event(event):
                         yield item
                     if stream.follower.ended:
                         return

@@ -164,10 +164,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     settings_rev: the revision of the settings that the agent uses. leaving: the host shuts down.
     faults: every ability that the host lacks now. gpus: the last readings of its devices; empty
     where there are none.
-    shares_peers: the agent reads peers from `SyncAnswer.gangs`; otherwise each order lists them.
-    shares_ports: the agent finds one port for all ranks of a gang whose orders name none.
-    shares_orders: the agent reads further tasks from `LaunchOrder.also`; otherwise each task needs
-    an order of its own. strain: in words, what may slow its tasks down. sent_at: the host's clock;
+    strain: in words, what may slow its tasks down. sent_at: the host's clock;
     round_trip: the shortest time that a sync lately took, without its wait at the controller.
     ranks: the readings of its tasks that no sync told before.
     """
@@ -178,9 +175,6 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     wait_seconds: Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
     settings_rev: Large = 0
     leaving: bool = False
-    shares_peers: bool = False
-    shares_ports: bool = False
-    shares_orders: bool = False
     faults: Annotated[list[Hindrance], Meta(max_length=16)] = []
     gpus: Annotated[list[GpuTelemetry], Meta(max_length=1024)] = []
     strain: ShortText = ""
@@ -266,7 +260,6 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     the gang's hosts, as torchrun counts.
     master_addr, master_port: the rendezvous on rank 0's host; port 0: the task runs alone, and the
     agent picks a port.
-    peers: every rank, for agents that do not share them (`SyncRequest.shares_peers`).
     checkpoint: an earlier attempt's checkpoint; up to `inline_bytes` of it also go into
     CHECKPOINT_DATA. image … pull_seconds: for a task in a container; see JobSpec, also
     for caches, mounts and outputs. An empty argv
@@ -302,7 +295,6 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     group_world_size: Count = 1
     master_addr: str = "127.0.0.1"
     master_port: Count = 0
-    peers: list[RankPeer] = []
     checkpoint: CheckpointOffer | None = None
     inline_bytes: Large = 0
     image: str | None = None

@@ -226,12 +226,15 @@ class RulesView(ApiBody, frozen=True, kw_only=True):
     """The operators' rules of classification: the text, and the rules read from it.
 
     problem: why the text cannot be read, where another version wrote it; then no rule is in force.
+    outdated: the rules whose patterns an earlier version took and RE2 cannot read; they stay in
+    force until they are changed.
     """
 
     text: str
     rules: list[OperatorRule]
     revision: int
     problem: str = ""
+    outdated: list[str] = []
 
 
 class RulesRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):

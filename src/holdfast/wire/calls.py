@@ -43,10 +43,6 @@ says why."""
 PHASE_UNLOADING = 4
 
 
-TAKES = ("saves",)
-"""Abilities of agents that agents of earlier versions lack (`AgentFrame.takes`)."""
-RETURNS = "returns"
-"""The ability, in `takes`, of agent and controller to handle calls that an executor gives back."""
 BUSY_LONG = "long"
 """The value of `ExecutorReport.busy` for a call that runs long, where it waits for no other
 call."""
@@ -69,7 +65,7 @@ class CallEnd(msgspec.Struct, frozen=True, array_like=True):
 class CallError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An exception that left a call. kind: its class. invalid: the arguments or the result do not
     match the annotations, so the call is never retried. unable: the function cannot be imported on
-    this host, so the call is tried on others (ABLE-1); an older controller treats it as invalid."""
+    this host, so the call is tried on others (ABLE-1)."""
 
     kind: str
     message: str
@@ -195,11 +191,10 @@ class ExecutorAnswer(CallMessage, frozen=True, kw_only=True):
 
 class CallsAnswer(CallMessage, frozen=True, kw_only=True):
     """The orders to each executor of a request. unread: for each report that could not be read,
-    why; the others were applied. takes: abilities of the controller that earlier versions lack."""
+    why; the others were applied."""
 
     executors: list[ExecutorAnswer] = []
     unread: list[str] = []
-    takes: tuple[str, ...] = ()
 
 
 class ModelLimits(CallMessage, frozen=True, kw_only=True):
@@ -275,12 +270,7 @@ class ExecutorFrame(CallMessage, frozen=True, kw_only=True):
 
 class AgentFrame(CallMessage, frozen=True, kw_only=True):
     """Agent → executor: the fields of `ExecutorAnswer`, and the answers to requests for blobs and
-    checkpoints.
-
-    takes: in the first frame of a connection, the abilities of the agent (`TAKES`), so that an
-    executor of a later version waits for no answer that never comes. Once `RETURNS` is in it, in
-    this frame or a later one, the executor may give calls back.
-    """
+    checkpoints."""
 
     batches: list[Batch] = []
     recorded: list[tuple[Large, Count]] = []
@@ -290,7 +280,6 @@ class AgentFrame(CallMessage, frozen=True, kw_only=True):
     leave: bool = False
     blobs: list[BlobDone] = []
     saves: list[SaveDone] = []
-    takes: tuple[str, ...] = ()
 
 
 # ---- users

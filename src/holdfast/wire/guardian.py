@@ -57,7 +57,7 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
     start some ten milliseconds, because the kernel waits for every CPU before it moves a process,
     so a short CPU task goes without. deadline: the time at which the guardian ends the task unless
     an `Extend` came. grace_seconds: time between TERM and KILL where the guardian itself stops the
-    task. stop_tells: see `process.endings.telling`. leads: its first process passes a TERM on (a
+    task. stop_tells: see `process.telling`. leads: its first process passes a TERM on (a
     container's runner), so only this process gets the TERM; the KILL goes to the whole tree.
     terminal: its three streams are a terminal, whose master goes to the agent as that of a session,
     which appends what it reads to `stdout`.

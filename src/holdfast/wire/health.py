@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.bounds import Count, Elapsed, Figure
-from holdfast.core.health.checks import CheckKind, Measured
+from holdfast.core.host_checks import CheckKind, Measured
 from holdfast.wire.agent import AgentMessage
 
 MAX_HEALTH_BYTES = 1024 * 1024

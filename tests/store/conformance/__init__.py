@@ -1,2 +1,2 @@
-"""What every store must do, by port. `test_memory` and `test_postgres` run all of it, each with its own
+"""What the store and its model must do, by part. `test_memory` and `test_postgres` run all of it, each with its own
 `rig` fixture."""

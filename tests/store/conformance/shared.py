@@ -1,4 +1,4 @@
-"""Steps that the suites of several ports take."""
+"""Steps that the suites of several parts take."""
 
 from __future__ import annotations
 

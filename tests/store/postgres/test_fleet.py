@@ -15,7 +15,7 @@ from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.snapshot import FleetHost
 from holdfast.core.gpus import Gpu
-from holdfast.core.health.checks import CheckVerdict
+from holdfast.core.host_checks import CheckVerdict
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.placement.types import QuotaLeft
 from holdfast.core.records import HostCheckRecord
@@ -141,11 +141,11 @@ async def test_cycles_are_kept_newest_first(rig: Rig) -> None:
     await rig.store.fleet.put_pool(POOL, now=rig.now)
     for number in range(3):
         summary = CycleSummary(
-            timestamp=rig.tick(1), pool="p", actions=CycleActions(workers_spawned=number)
+            timestamp=rig.tick(1), pool="p", actions=CycleActions(hosts_rented=number)
         )
         await rig.store.fleet.record_cycle(summary, f"blocked {number}")
     found = await rig.store.fleet.list_cycles("p", 2)
-    assert [cycle.actions.workers_spawned for cycle in found] == [2, 1]
+    assert [cycle.actions.hosts_rented for cycle in found] == [2, 1]
     pool = await rig.store.fleet.get_pool("p")
     assert (pool.blocked, pool.cycled_at) == ("blocked 2", rig.now)
 
@@ -681,8 +681,8 @@ async def test_the_views_show_hosts_and_what_they_did(rig: Rig) -> None:
     await rig.submit()
     status = await rig.store.views.read_status()
     assert (status.queued, status.active, status.total, status.health) == (1, 1, 1, "ok")
-    (worker,) = await rig.store.views.list_performance()
-    assert (worker.host, worker.done, worker.failed, worker.success_rate) == (
+    (did,) = await rig.store.views.list_performance()
+    assert (did.host, did.done, did.failed, did.success_rate) == (
         "p-aaaaaaaa", 1, 0, 1.0,
     )  # fmt: skip
     (health,) = await rig.store.views.list_health()

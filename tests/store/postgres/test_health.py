@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.core.health.blame import HostStanding, SetAside
-from holdfast.core.health.checks import CheckKind, CheckResult, CheckVerdict, Measured
 from holdfast.core.health.due import CheckState
+from holdfast.core.host_checks import CheckKind, CheckResult, CheckVerdict, Measured
 from holdfast.core.records import HostCheckRecord
 from holdfast.core.states import HostState
 from holdfast.errors import NotFound, Stale

@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.causes import Cause
 from holdfast.core.lease import GAP_SECONDS
 from holdfast.moves.values import JobFilter
-from holdfast.store.postgres.jobs import lapses
+from holdfast.store.postgres.sync import lapses
 from tests.store.rig import START, Rig
 from tests.waits import within
 

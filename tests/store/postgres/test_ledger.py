@@ -16,7 +16,7 @@ import pytest
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
-from holdfast.core.ledger.close import close_span
+from holdfast.core.ledger.close_minutes import close_span
 from holdfast.core.ledger.tally import Tally
 from holdfast.core.ledger.values import LedgerName
 from holdfast.core.states import HostEvent, InstanceEvent

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from holdfast.agent.config import AgentConfig
-from holdfast.agent.guardian.home import LOCK_FILE, GuardianHome, read_group_homes
+from holdfast.agent.guardian.guardian_folder import LOCK_FILE, GuardianFolder, read_group_homes
 from holdfast.process.files import read_bound
 from holdfast.process.sweep import sweep
 from tests.system.agent.fake_controller import JOIN_TOKEN, FakeController, serve
@@ -93,7 +93,7 @@ class Host:
             homes = read_group_homes(state)
             assert sweep(read_bound(mark)[0], group_homes=homes) == []
         if (state / LOCK_FILE).exists():
-            GuardianHome(state).close()  # removes what a killed guardian left outside its folder
+            GuardianFolder(state).close()  # removes what a killed guardian left outside its folder
 
 
 @pytest.fixture

@@ -20,7 +20,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.agent.guardian.config import GuardianConfig
-from holdfast.agent.guardian.home import GuardianHome, read_group_homes, sweep_after_guardian
+from holdfast.agent.guardian.guardian_folder import (
+    GuardianFolder,
+    read_group_homes,
+    sweep_after_guardian,
+)
 from holdfast.agent.guardian.loop import run_guardian
 from holdfast.core.ids import TaskKey
 from holdfast.process import table
@@ -205,7 +209,7 @@ class Rig:
             guardian.wait()
         sweep(self.host, group_homes=read_group_homes(self.state_dir))
         if self.state_dir.exists():
-            GuardianHome(
+            GuardianFolder(
                 self.state_dir
             ).close()  # removes what a killed guardian left outside its folder
         if self._line is not None:

@@ -168,7 +168,7 @@ def test_scripted_probe_is_loud_and_decides(
 ) -> None:
     script = tmp_path / "script.jsonl"
     script.write_text(json.dumps({"tree": {"cpu_seconds": 1.0, "io_bytes": 0, "rss_bytes": 1000}}))
-    host = make_host(probe=f"scripted:{script}").start()
+    host = make_host(probe=f"scripted:tests.simulated.probe:{script}").start()
     key = controller.launch(*python("beat(step=1)\nwhile True: pass"), watch=QUICK)
     facts = controller.wait_end(key, 20)
     assert facts.trip is not None
@@ -184,7 +184,7 @@ def test_the_kernels_word_ends_a_task_that_beats(
     script = tmp_path / "script.jsonl"
     gone = {"xids": [79], "lines": ["NVRM: Xid (PCI:0000:3b:00): 79, fallen off the bus"]}
     script.write_text(json.dumps({"kernel": gone, "faults": {"xids": [79]}}))
-    make_host(probe=f"scripted:{script}").start()
+    make_host(probe=f"scripted:tests.simulated.probe:{script}").start()
     code = "while True: beat(step=1); time.sleep(0.1)"
     key = controller.launch(*python(code), watch=QUICK, gpus=[0])
     facts = controller.wait_end(key, 30)

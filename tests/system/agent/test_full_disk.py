@@ -15,7 +15,12 @@ import pytest
 
 from holdfast.agent.config import MARK_FILE, read_mark
 from holdfast.agent.folders import WorkFolders
-from holdfast.agent.guardian.home import GROUP_RECORD, SOCKET_RECORD, GuardianHome, read_group_homes
+from holdfast.agent.guardian.guardian_folder import (
+    GROUP_RECORD,
+    SOCKET_RECORD,
+    GuardianFolder,
+    read_group_homes,
+)
 from holdfast.agent.housekeeping import LOGS_KEEP_SECONDS, Housekeeper
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import TaskFile
@@ -244,9 +249,9 @@ def test_a_guardian_opens_its_folder_whatever_broke_off_in_it(tmp_path: Path) ->
     for part in (b"", b"\0" * 40, b"\xff\xfe\xfd", b"/", b"/tmp", str(tmp_path).encode()):
         for name in (SOCKET_RECORD, GROUP_RECORD, "guardian.lock"):
             (tmp_path / name).write_bytes(part)
-        home = GuardianHome(tmp_path)
+        home = GuardianFolder(tmp_path)
         with pytest.raises(Conflict, match=f"pid {os.getpid()}"):
-            GuardianHome(tmp_path)
+            GuardianFolder(tmp_path)
         home.close()
     assert tmp_path.is_dir()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.client import Client
-from holdfast.tasks.connection import CONNECTION
+from holdfast.functions.connection import CONNECTION
 
 
 @holdfast.task

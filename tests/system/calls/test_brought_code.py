@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.workflows.values import RunState
-from holdfast.tasks.connection import CONNECTION
+from holdfast.functions.connection import CONNECTION
 from tests.system.cluster import Cluster
 from tests.waits import stretch
 
@@ -58,7 +58,7 @@ def test_a_changed_file_gives_the_changed_function_and_an_old_set_keeps_its_own(
 ) -> None:
     folder, late = tmp_path / "app", tmp_path / "late"
     write_app(folder, "first")
-    words = ["tasks", "call", "brought_app:tell", "--workdir", str(folder), "--no-import"]
+    words = ["calls", "call", "brought_app:tell", "--workdir", str(folder), "--no-import"]
 
     def call(*more: str) -> Any:
         done = bare.cli(*words, *more, "--json")

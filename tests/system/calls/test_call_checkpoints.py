@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tasks.connection import CONNECTION
+from holdfast.functions.connection import CONNECTION
 from tests.system.cluster import Cluster
 from tests.waits import stretch, wait_until
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.tasks.connection import CONNECTION
-from holdfast.tasks.failures import CallFailed
+from holdfast.functions.connection import CONNECTION
+from holdfast.functions.failures import CallFailed
 from tests.system.cluster import Cluster
 from tests.waits import stretch, wait_until
 
@@ -49,7 +49,7 @@ def test_a_node_of_a_workflow_avoids_a_host(racks: Cluster) -> None:
 def test_a_label_that_no_host_has_is_named(racks: Cluster) -> None:
     handle = pages.locate.options(host_labels={"rack": "b13"}).submit()
     said = "- no live host that lists app pages has the label rack=b13"
-    wait_until(lambda: said in racks.cli("tasks", "why", handle.id).stdout.decode(), 20)
+    wait_until(lambda: said in racks.cli("calls", "why", handle.id).stdout.decode(), 20)
     handle.cancel()
 
 
@@ -73,7 +73,7 @@ def test_a_host_that_cannot_run_the_app_fails_no_call(racks: Cluster, tmp_path: 
             break
     off = "cannot run it: module pages cannot be imported on host b10"
     handle = only.submit()
-    assert off in racks.cli("tasks", "why", handle.id).stdout.decode()
+    assert off in racks.cli("calls", "why", handle.id).stdout.decode()
     assert "no calls of app pages" in racks.cli("hosts").stdout.decode()
     (tmp_path / "pages.py").write_text((HERE / "pages.py").read_text())
     assert handle.result(timeout=stretch(60)) == "b10"

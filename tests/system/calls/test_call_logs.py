@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tasks.connection import CONNECTION
+from holdfast.functions.connection import CONNECTION
 from tests.system.cluster import Cluster
 from tests.waits import stretch, wait_until
 
@@ -69,9 +69,9 @@ def test_a_running_call_is_followed_to_its_end(hosted: Cluster, tmp_path: Path) 
 def test_the_command_prints_one_call(hosted: Cluster) -> None:
     handle = pages.speak.submit("", 9)
     assert handle.result(timeout=stretch(60)) == 9
-    told = hosted.cli("tasks", "logs", handle.id)
+    told = hosted.cli("calls", "logs", handle.id)
     assert (told.stdout, told.stderr) == (b"out of 9, attempt 1\n", b"err of 9\n")
-    shown = hosted.cli("tasks", "show", handle.id, "--logs")
+    shown = hosted.cli("calls", "show", handle.id, "--logs")
     assert shown.stdout.endswith(b"\n9\n\nout of 9, attempt 1\n")
 
 

@@ -14,8 +14,8 @@ import holdfast
 from holdfast.core.calls.values import MAX_INLINE_BYTES
 from holdfast.core.spec import JobSpec
 from holdfast.errors import ValidationError
-from holdfast.tasks import CallCancelled, CallFailed
-from holdfast.tasks.connection import CONNECTION
+from holdfast.functions import CallCancelled, CallFailed
+from holdfast.functions.connection import CONNECTION
 from tests.system.cluster import Cluster
 from tests.waits import Patience, stretch, wait_until
 
@@ -114,7 +114,7 @@ def test_a_running_call_is_cancelled(hosted: Cluster, tmp_path: Path) -> None:
         handle.result(timeout=stretch(60))
     wait_until(path.with_suffix(".told").exists)
     assert path.with_suffix(".told").read_text() == "wrong input"
-    shown = hosted.cli("tasks", "show", handle.id).stdout
+    shown = hosted.cli("calls", "show", handle.id).stdout
     assert b"wrong input" in shown
 
 
@@ -176,7 +176,7 @@ def test_a_call_that_does_not_listen_is_ended_at_once_where_that_is_asked(
     results = pages.stubborn.map([*[""] * 50, str(path), *[""] * 40], errors="return")
     wait_until(path.exists, 60)
     patience = Patience(14)
-    done = hosted.cli("tasks", "cancel", f"{results.id}.50", "--hard")
+    done = hosted.cli("calls", "cancel", f"{results.id}.50", "--hard")
     assert done.returncode == 0, done.stderr
     found = list(results)
     assert not patience.over, "it did not wait for the grace of 15 s"

@@ -22,10 +22,10 @@ CALLS = 5000
 APP = """
 import time
 
-import holdfast.tasks
+import holdfast.functions
 
 
-@holdfast.tasks.task
+@holdfast.functions.task
 def double(x: int) -> int:
     time.sleep(0.001)
     return 2 * x
@@ -114,16 +114,16 @@ def test_a_killed_database_loses_and_doubles_no_result(
 
 def test_a_call_from_the_shell_and_what_the_commands_say_of_it(cluster: Cluster) -> None:
     add_app_host(cluster)
-    done = cluster.cli("tasks", "call", "mytasks:double", '{"x": 21}', "--timeout", "30")
+    done = cluster.cli("calls", "call", "mytasks:double", '{"x": 21}', "--timeout", "30")
     assert (done.returncode, done.stdout.strip()) == (0, b"42"), done.stderr
-    (listed,) = json.loads(cluster.cli("tasks", "--json").stdout)
+    (listed,) = json.loads(cluster.cli("calls", "--json").stdout)
     assert (listed["spec"]["function"], listed["succeeded"]) == ("mytasks:double", 1)
-    assert "mytasks" in cluster.cli("tasks").stdout.decode()
-    shown = cluster.cli("tasks", "show", "@last.0").stdout.decode()
+    assert "mytasks" in cluster.cli("calls").stdout.decode()
+    shown = cluster.cli("calls", "show", "@last.0").stdout.decode()
     assert "succeeded" in shown
     assert b"no jobs" in cluster.cli("jobs").stdout
     assert b"executor of mytasks" in cluster.cli("jobs", "--executors", "--wide").stdout
-    none = cluster.cli("tasks", "call", "nowhere:f", "--no-wait").stdout.decode().strip()
-    why = cluster.cli("tasks", "why", none).stdout.decode()
+    none = cluster.cli("calls", "call", "nowhere:f", "--no-wait").stdout.decode().strip()
+    why = cluster.cli("calls", "why", none).stdout.decode()
     assert "lists app nowhere" in why
     assert "holdfast agent --app nowhere" in why

@@ -13,9 +13,9 @@ from holdfast.blobs.folder import FolderBlobs
 from holdfast.blobs.identity import ID_NAME
 from holdfast.blobs.interface import BlobMissing, BlobSpoilt, BlobStore, BlobsUnavailable
 from holdfast.blobs.locate import open_blobs
-from holdfast.blobs.memory import MemoryBlobs
 from holdfast.blobs.objects import ObjectBlobs
 from holdfast.errors import ValidationError
+from tests.simulated.blobs import MemoryBlobs
 from tests.system.checkpoints.conftest import use_s3
 from tests.system.checkpoints.s3_server import Bucket, serve_bucket
 from tests.waits import wait_until

@@ -23,7 +23,9 @@ def test_a_broken_gpu_quarantines_its_host_and_the_job_goes_on_elsewhere(shared:
     script = shared.folder / "faults.jsonl"
     script.write_text("")
     shared.set_queue("broken")
-    shared.add_host("broken", queues=["broken"], gpus=1, probe=f"scripted:{script}")
+    shared.add_host(
+        "broken", queues=["broken"], gpus=1, probe=f"scripted:tests.simulated.probe:{script}"
+    )
     shared.client.pause_queue("broken")
     job = shared.submit(sys.executable, "-c", FAIL_ONCE, queue="broken", gpus=1)
     script.write_text(json.dumps({"job": job, "faults": {"xids": [45, 79]}}) + "\n")

@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.core.ledger.close import close_span, to_ms
+from holdfast.core.ledger.close_minutes import close_span, to_ms
 from holdfast.core.ledger.values import Unit
 from holdfast.store.postgres.store import PostgresStore
 from tests.system.cluster import Cluster

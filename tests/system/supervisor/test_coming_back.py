@@ -140,7 +140,7 @@ def test_the_state_never_tells_of_an_end_on_a_host_that_waits(scripts: Any) -> N
 
         def __iter__(self) -> Iterator[Process]:
             hosts[0].revive(b"\1" * 16, MachineFacts(hostname="m0"), None)
-            process.settle(0)
+            process.set_returncode(0)
             return super().__iter__()
 
     group.processes = Meanwhile(group.processes)

@@ -13,6 +13,7 @@ import pytest
 from holdfast.supervisor import Context, as_completed
 from holdfast.supervisor.line.keys import KEY_VARIABLE, make_keys, parse_manager_key
 from holdfast.supervisor.line.machine import find_address, needs_ipv6
+from tests.simulated.hosts import start_simulated_hosts
 from tests.system.supervisor.rig import ECHO, PATIENCE, Managers, local_context, python
 from tests.waits import run_patiently, wait_until
 
@@ -147,7 +148,7 @@ def test_bound_to_everything_it_is_reached_by_both_families(managers: Managers) 
 @ipv6
 def test_simulated_hosts_dial_by_ipv6_too() -> None:
     with local_context(bind="::1") as ctx:
-        ctx.start_simulated_hosts(3)
+        start_simulated_hosts(ctx, 3)
         assert len({host.hostname().result(PATIENCE) for host in ctx.request_hosts(3)}) == 3
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from holdfast.errors import Unavailable, ValidationError
 from holdfast.supervisor import Context
 from holdfast.supervisor.line.keys import derive_keys, parse_manager_key
-from holdfast.supervisor.script.run_config import (
+from holdfast.supervisor.run_config import (
     RUN_VARIABLE,
     GivenRun,
     parse_listen,

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.supervisor import Context, wait
+from tests.simulated.hosts import start_simulated_hosts
 from tests.system.supervisor.rig import PATIENCE, local_context
 from tests.waits import wait_until
 
@@ -24,7 +25,7 @@ _WALL = 0x40000000  # waits for threads, too
 @pytest.mark.slow
 def test_hundreds_of_simulated_hosts(ctx: Context) -> None:
     hosts = ctx.request_hosts(300)
-    (pid,) = ctx.start_simulated_hosts(300)
+    (pid,) = start_simulated_hosts(ctx, 300)
     group = ctx.create_process_group(hosts, ["echo"], processes_per_host=4, simulate=True)
     assert wait([process.pid() for process in group], timeout=PATIENCE).not_done == set()
     assert len({host.hostname().result(0) for host in hosts}) == 300
@@ -79,7 +80,7 @@ def test_a_supervisor_whose_reading_stands_takes_nobody_for_dead(tmp_path: Path)
         wait_until(lambda: find_zmq_threads(bus), PATIENCE, what="the bus to have its thread")
         (thread,) = find_zmq_threads(bus)
         hosts = ctx.request_hosts(100)
-        (pid,) = ctx.start_simulated_hosts(100)
+        (pid,) = start_simulated_hosts(ctx, 100)
         assert wait([host.hostname() for host in hosts], timeout=PATIENCE).not_done == set()
         with stopped(thread):
             wait_until(
@@ -112,7 +113,7 @@ def test_a_shells_limit_of_descriptors_is_no_limit_of_hosts() -> None:
         small = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         with local_context() as ctx:
             hosts = ctx.request_hosts(150)
-            ctx.start_simulated_hosts(149)
+            start_simulated_hosts(ctx, 149)
             (pid,) = ctx.start_local_managers(1)
             assert wait([host.hostname() for host in hosts], timeout=PATIENCE).not_done == set()
             assert resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] == small
@@ -128,7 +129,7 @@ def test_managers_that_find_no_descriptor_are_counted_and_come_in_later(
         before = resource.prlimit(bus, resource.RLIMIT_NOFILE)
         few = len(os.listdir(f"/proc/{bus}/fd")) + 40
         resource.prlimit(bus, resource.RLIMIT_NOFILE, (few, before[1]))
-        ctx.start_simulated_hosts(60)
+        start_simulated_hosts(ctx, 60)
         try:
             wait_until(
                 lambda: ctx.status().refused.get("no descriptor"),

@@ -224,7 +224,9 @@ def test_gpu_health_trips_on_idle_only(shared: Cluster) -> None:
         stall_timeout_seconds=1,
         silence_limit_seconds=60,
     )
-    shared.add_host("gpus", queues=["gpus"], gpus=4, probe=f"scripted:{script}")
+    shared.add_host(
+        "gpus", queues=["gpus"], gpus=4, probe=f"scripted:tests.simulated.probe:{script}"
+    )
     shared.client.pause_queue("gpus")
     idle, unknown, busy = (
         shared.submit(*python(SILENT), queue="gpus", gpus=1, watchdog_cap=0) for _ in range(3)

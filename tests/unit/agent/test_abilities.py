@@ -14,7 +14,7 @@ from holdfast.agent.containers.left import may_still_run, read_left
 from holdfast.agent.containers.plan import RunnerStatus, mark_path, write_status
 from holdfast.agent.containers.tasks import ContainerOptions, ContainerTasks
 from holdfast.agent.tasks.table import TaskTable
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
 from holdfast.wire.agent import LaunchOrder
@@ -109,7 +109,7 @@ async def test_an_engine_that_is_away_costs_containers_and_their_devices_alone(
     mark_path(str(containers.folder), "docker").touch()
 
     def make(containers: ContainerTasks) -> Abilities:
-        news = News()
+        news = SyncWish()
         return Abilities(
             tmp_path / "t", TaskTable(tmp_path / "none"), containers, Hindrances(news), news
         )

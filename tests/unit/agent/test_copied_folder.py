@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.agent.config import HOST_FILE, AgentConfig, read_mark
-from holdfast.agent.guardian.home import GROUP_RECORD, SOCKET_RECORD
+from holdfast.agent.guardian.guardian_folder import GROUP_RECORD, SOCKET_RECORD
 from holdfast.agent.uplink.identity import HostIdentity, Registrar
 
 

@@ -22,7 +22,7 @@ from holdfast.agent.health.measure import (
     time_best,
 )
 from holdfast.core.gpus import Gpu
-from holdfast.core.health.checks import Expected, judge
+from holdfast.core.host_checks import Expected, judge
 from holdfast.errors import Unavailable
 from holdfast.wire.health import HealthAnswer, HealthOrder, HealthRequest
 from tests.system.agent import fake_nvml

@@ -281,8 +281,9 @@ def start_agent(
     )
     ours, theirs = socket.socketpair()
     beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    mute, sessions = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     env = {
-        **os.environ, HOST_VARIABLE: mark, TASK_VARIABLE: "agent-1", "HOLDFAST_HOST_MARK": mark, "HOLDFAST_GROUPS": "",
+        **os.environ, "HOLDFAST_SESSIONS_FD": str(sessions.fileno()), HOST_VARIABLE: mark, TASK_VARIABLE: "agent-1", "HOLDFAST_HOST_MARK": mark, "HOLDFAST_GROUPS": "",
         "HOLDFAST_GUARDIAN_FD": str(theirs.fileno()), "HOLDFAST_BEAT_FD": str(beats.fileno()),
         "HOLDFAST_BEAT_SOCKET": "/none", "HOLDFAST_INCARNATION": "i", "HOLDFAST_GUARDIAN_PID": str(guardian_pid),
     }  # fmt: skip
@@ -291,10 +292,10 @@ def start_agent(
             [sys.executable, "-m", "holdfast.agent", str(config)],
             env=env,
             stderr=journal,
-            pass_fds=(theirs.fileno(), beats.fileno()),
+            pass_fds=(theirs.fileno(), beats.fileno(), sessions.fileno()),
         )
-    theirs.close()
-    beats.close()
+    for line in (theirs, beats, mute, sessions):
+        line.close()
     ours.settimeout(20)
     return agent, ours
 

@@ -36,7 +36,7 @@ UNUSED = {
     "holdfast.providers",
     "holdfast.store",
     "holdfast.supervisor",
-    "holdfast.tasks",
+    "holdfast.functions",
 }
 
 NOTES = """

@@ -18,7 +18,9 @@ def make(**query: str) -> CallLogFollower:
 
 
 def feed(follower: CallLogFollower, kind: str, value: Any) -> list[CallLogLine]:
-    return list(follower.take(ServerEvent(kind=kind, data=msgspec.json.encode(value), id=None)))
+    return list(
+        follower.read_event(ServerEvent(kind=kind, data=msgspec.json.encode(value), id=None))
+    )
 
 
 def line(offset: int, data: bytes) -> CallLogLine:

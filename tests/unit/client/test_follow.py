@@ -27,7 +27,7 @@ def state(kind: str = "state", **fields: object) -> ServerEvent:
 
 
 def feed(follower: LogFollower, *events: ServerEvent) -> list[object]:
-    return [item for event in events for item in follower.take(event)]
+    return [item for event in events for item in follower.read_event(event)]
 
 
 def follower(**which: object) -> LogFollower:
@@ -107,9 +107,9 @@ def test_a_problem_in_the_stream_is_an_error_of_its_kind() -> None:
 def test_events_resume_after_the_last_one_seen() -> None:
     f = EventFollower(ask(LIST_EVENTS, cursor_name="after", tail=5))
     record = EventRecord(id="e7", at="2026-01-01T00:00:00Z", kind="job.failed")  # type: ignore[arg-type]  # plain words stand for the typed value in a test
-    assert [e.id for e in f.take(ServerEvent("job.failed", msgspec.json.encode(record), "e7"))] == [
-        "e7"
-    ]
+    assert [
+        e.id for e in f.read_event(ServerEvent("job.failed", msgspec.json.encode(record), "e7"))
+    ] == ["e7"]
     call, headers = f.request()
     assert call.query == (("after", "e7"),)
     assert headers["Last-Event-ID"] == "e7"

@@ -23,7 +23,7 @@ def test_a_line_is_given_once_over_two_connections() -> None:
     def take(*values: LogFound | LogSearchEnd) -> list[LogFound | LogSearchEnd]:
         kinds = {LogFound: "found", LogSearchEnd: "end"}
         events = [ServerEvent(kinds[type(v)], msgspec.json.encode(v), None) for v in values]
-        return [item for event in events for item in follower.take(event)]
+        return [item for event in events for item in follower.read_event(event)]
 
     assert take(lines[0]) == [lines[0]]
     assert not follower.ended

@@ -17,6 +17,7 @@ from holdfast.core.gpus import Gpu
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire import agent as wire
 from holdfast.wire.logs.uploads import LogsRequest, LogUpload
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.pg_fixture import MakeStore
 from tests.waits import within
 
@@ -165,7 +166,7 @@ async def store(make_store: MakeStore) -> PostgresStore:
 
 @pytest.fixture
 async def served(store: PostgresStore) -> AsyncIterator[Served]:
-    running = RunningServer(store, bind_socket("127.0.0.1", 0))
+    running = RunningServer(store, bind_socket("127.0.0.1", 0), blobs=MemoryBlobs())
     await running.start()
     found = Served(running, store)
     yield found

@@ -45,7 +45,7 @@ async def test_a_reading_that_cannot_be_written_holds_up_no_other(
     store = Picky("h2")
     readings = make_readings(store)
     for host in ("h1", "h2", "h3"):
-        readings.take(host, [GpuTelemetry(index=0)])
+        readings.keep_readings(host, [GpuTelemetry(index=0)])
     await readings.write()
     assert store.kept == ["h1", "h3"]
     assert "the reading of host h2 is left out" in caplog.text

@@ -35,6 +35,7 @@ from holdfast.wire.calls import CallsRequest
 from holdfast.wire.logs.uploads import LogsRequest
 from holdfast.wire.operations.operation import Role
 from tests.hostile import TEXTS, Maker
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.pg_fixture import PgServer
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, add_tokens, bearer, gpu
 
@@ -86,7 +87,7 @@ class World:
     async def _open(self) -> None:
         await self.store.open()
         await add_tokens(self.store)
-        self.running = RunningServer(self.store, bind_socket("127.0.0.1", 0))
+        self.running = RunningServer(self.store, bind_socket("127.0.0.1", 0), blobs=MemoryBlobs())
         await self.running.start()
         self.served = Served(self.running, self.store)
         for queue in ("kept", "fuzzed", "other"):

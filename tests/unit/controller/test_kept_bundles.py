@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.blobs.interface import BlobMissing
-from holdfast.blobs.memory import MemoryBlobs
 from holdfast.controller.runtime.bundles import kept
 from holdfast.controller.runtime.bundles.kept import BundleBlobs
 from holdfast.controller.runtime.bundles.room import RoomMeter
 from holdfast.store.postgres.bundles.bundles import BundleSizes
+from tests.simulated.blobs import MemoryBlobs
 
 
 class SlowBlobs(MemoryBlobs):

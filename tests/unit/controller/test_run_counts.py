@@ -25,30 +25,32 @@ def test_every_growth_counts_once(growths: list[tuple[int, int]]) -> None:
     """RUN-COUNT-1, with reports that come again."""
     registry = CollectorRegistry()
     counts = RunCounts(registry)
-    counts.take(report(job, 1000.0) for job in range(4))
+    counts.add_counts(report(job, 1000.0) for job in range(4))
     assert read(registry) == 0.0, "another replica may have counted what there was"
     totals = dict.fromkeys(range(4), 1000.0)
     for job, growth in growths:
         totals[job] += growth
-        counts.take([report(job, totals[job])])
-        counts.take([report(job, totals[job])])
+        counts.add_counts([report(job, totals[job])])
+        counts.add_counts([report(job, totals[job])])
     assert read(registry) == sum(growth for _, growth in growths)
 
 
 def test_the_last_report_counts_and_is_then_forgotten() -> None:
     registry = CollectorRegistry()
     counts = RunCounts(registry)
-    counts.take([report(1, 5.0)])
-    counts.take([report(1, 9.0, "ended")])
-    counts.take([report(1, 9.0, "ended")])
+    counts.add_counts([report(1, 5.0)])
+    counts.add_counts([report(1, 9.0, "ended")])
+    counts.add_counts([report(1, 9.0, "ended")])
     assert read(registry) == 4.0
-    counts.take([report(1, 2.0), report(1, 3.0)])
+    counts.add_counts([report(1, 2.0), report(1, 3.0)])
     assert read(registry) == 5.0, "a script that begins anew counts from its own zero"
 
 
 def test_what_is_no_count_adds_nothing() -> None:
     registry = CollectorRegistry()
     counts = RunCounts(registry)
-    counts.take([report(1, 5.0, unheard_of=1.0), TaskReport(key=report(1, 0).key, state="running")])
-    counts.take([report(1, 3.0, unheard_of=9.0), report(1, float("inf")), report(1, 4.0)])
+    counts.add_counts(
+        [report(1, 5.0, unheard_of=1.0), TaskReport(key=report(1, 0).key, state="running")]
+    )
+    counts.add_counts([report(1, 3.0, unheard_of=9.0), report(1, float("inf")), report(1, 4.0)])
     assert read(registry) == 0.0

@@ -22,6 +22,7 @@ from holdfast.controller.server import RunningServer, ServerConfig, bind_socket,
 from holdfast.errors import HoldfastError, ValidationError
 from holdfast.process.files import write_atomic
 from holdfast.store.postgres.store import PostgresStore
+from tests.simulated.blobs import MemoryBlobs
 from tests.unit.controller.conftest import bearer
 from tests.waits import Patience, crowding, wait_exit, within
 
@@ -122,7 +123,7 @@ def test_a_port_that_is_taken_is_told() -> None:
 async def test_a_stop_waits_for_nobody_for_ever(store: PostgresStore) -> None:
     """SERVE-1: something in the background that takes no cancellation holds the rest up for its
     share of the time only."""
-    running = RunningServer(store, bind_socket("127.0.0.1", 0))
+    running = RunningServer(store, bind_socket("127.0.0.1", 0), blobs=MemoryBlobs())
     await running.start()
     released = asyncio.Event()
 
@@ -141,7 +142,7 @@ async def test_a_stop_waits_for_nobody_for_ever(store: PostgresStore) -> None:
 
 
 async def test_what_never_started_can_be_stopped() -> None:
-    running = RunningServer(PostgresStore(""), bind_socket("127.0.0.1", 0))
+    running = RunningServer(PostgresStore(""), bind_socket("127.0.0.1", 0), blobs=MemoryBlobs())
     await running.stop()
     async with httpx.AsyncClient(trust_env=False, verify=False) as http:
         with pytest.raises(httpx.ConnectError):

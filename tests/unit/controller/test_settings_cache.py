@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast.controller.runtime.background import Background
@@ -15,42 +13,9 @@ from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.remembered import Sizes
 from holdfast.controller.runtime.settings import FRESH_SECONDS, RECENT_SECONDS, SettingsCache
 from holdfast.core.calls.values import FunctionSpec
-from holdfast.core.settings.table import RENAMED, SETTINGS
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.postgres.store import PostgresStore
 from tests.waits import within
-
-
-async def test_a_setting_of_an_earlier_version_is_named_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, store: PostgresStore
-) -> None:
-    layers = msgspec.structs.replace(
-        await store.settings.read_settings(),
-        cluster={"io_moving_mb": 1.0, "cpu_idle_percent": 3.0},
-        queues={"gpu": {"cpu_memory_moving_mb": 8.0}},
-    )
-
-    async def read() -> object:
-        return layers
-
-    monkeypatch.setattr(store.settings, "read_settings", read)
-    cache = SettingsCache(store, {})
-    with caplog.at_level(logging.WARNING):
-        await cache.refresh()
-        layers = msgspec.structs.replace(layers, revision=layers.revision + 1)
-        await cache.refresh()
-    assert [record.getMessage() for record in caplog.records] == [
-        "io_moving_mb of the cluster has no effect any more: io_moving_mb_per_second took its place, "
-        "and its values mean something else; remove it with `holdfast config unset io_moving_mb`",
-        "cpu_memory_moving_mb of queue gpu has no effect any more: memory_moving_mb_per_second took "
-        "its place, and its values mean something else; remove it with `holdfast config unset "
-        "cpu_memory_moving_mb --queue gpu`",
-    ]
-
-
-def test_a_renamed_setting_is_gone_and_its_successor_is_there() -> None:
-    assert not RENAMED.keys() & SETTINGS.keys()
-    assert SETTINGS.keys() >= set(RENAMED.values())
 
 
 class Reads:

@@ -18,7 +18,7 @@ async def test_a_caller_with_ten_searches_does_not_starve_another() -> None:
 
     async def search(caller: str, number: int) -> None:
         for _ in range(5):
-            async with turns.take(caller):
+            async with turns.wait_turn(caller):
                 log.append(caller)
                 await asyncio.sleep(0)
 
@@ -39,7 +39,7 @@ async def test_no_more_turns_are_taken_at_once_than_there_are() -> None:
 
     async def work(caller: str) -> None:
         nonlocal taken, most
-        async with turns.take(caller):
+        async with turns.wait_turn(caller):
             taken += 1
             most = max(most, taken)
             await asyncio.sleep(0)
@@ -51,7 +51,7 @@ async def test_no_more_turns_are_taken_at_once_than_there_are() -> None:
 
 async def test_a_turn_of_a_reader_who_left_goes_to_the_next() -> None:
     turns = Turns(1)
-    async with turns.take("first"):
+    async with turns.wait_turn("first"):
         left = asyncio.create_task(_take(turns, "left"))
         given = asyncio.create_task(_take(turns, "given"))
         stays = asyncio.create_task(_take(turns, "stays"))
@@ -60,12 +60,12 @@ async def test_a_turn_of_a_reader_who_left_goes_to_the_next() -> None:
         await settle()
     given.cancel()  # while its turn is on the way
     await stays
-    async with asyncio.timeout(5), turns.take("after"):
+    async with asyncio.timeout(5), turns.wait_turn("after"):
         pass
     with contextlib.suppress(asyncio.CancelledError):
         await left
 
 
 async def _take(turns: Turns, caller: str) -> None:
-    async with turns.take(caller):
+    async with turns.wait_turn(caller):
         pass

@@ -48,7 +48,7 @@ def read_here(data: bytes, cuts: list[int], *, closed: bool) -> Read | None:
         for piece in [*pieces, *([b""] if closed else [])]:
             if not reader.done or piece:
                 reader.feed(piece)
-            body += b"".join(reader.take())
+            body += b"".join(reader.take_pieces())
     except BadAnswer:
         return None
     reusable = reader.is_reusable and not closed
@@ -94,7 +94,7 @@ def test_nonsense_is_never_an_answer(data: bytes, cuts: list[int]) -> None:
 def test_what_follows_an_answer_uses_the_connection_up() -> None:
     reader = AnswerReader()
     reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 200 OK\r\n")
-    assert (reader.done, reader.is_reusable, list(reader.take())) == (True, False, [b"hi"])
+    assert (reader.done, reader.is_reusable, list(reader.take_pieces())) == (True, False, [b"hi"])
 
 
 def test_a_head_without_end_is_refused() -> None:

@@ -309,7 +309,7 @@ def test_limits_and_scores_are_those_of_the_request(watcher: Watcher, tmp_path: 
 
 
 def test_a_starter_that_was_built_for_other_words_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """STARTER-1: a tree whose source is newer than its binary still starts programs."""
     old = tmp_path / "starter"
@@ -319,6 +319,25 @@ def test_a_starter_that_was_built_for_other_words_is_not_used(
     monkeypatch.setattr(starter, "_FILE", old)
     monkeypatch.delenv(starter.SWITCH, raising=False)
     assert starter.find_starter.__wrapped__() is None
+    assert "built from an earlier starter.c" in capfd.readouterr().err
+
+
+def test_a_starter_of_another_machine_is_told_in_one_line_and_a_missing_one_in_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    foreign = tmp_path / "starter"
+    monkeypatch.setattr(starter, "_FILE", foreign)
+    monkeypatch.delenv(starter.SWITCH, raising=False)
+    assert starter.find_starter.__wrapped__() is None
+    assert capfd.readouterr().err == ""
+    foreign.write_bytes(b"\x7fELF of another machine" + starter._WORDS)
+    assert starter.find_starter.__wrapped__() is None
+    said = capfd.readouterr().err
+    assert "the native starter does not work here (" in said
+    assert said.count("\n") == 1
+    monkeypatch.setenv(starter.SWITCH, "off")
+    assert starter.find_starter.__wrapped__() is None
+    assert capfd.readouterr().err == ""
 
 
 def test_a_program_reads_the_file_that_it_is_given(watcher: Watcher, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from itertools import product
 
 import pytest
 
-from holdfast.process.endings.telling import (
+from holdfast.process.table import read_signals
+from holdfast.process.telling import (
     TERM,
     SignalMasks,
     Tell,
@@ -22,7 +23,6 @@ from holdfast.process.endings.telling import (
     judge_answer,
     may_tell_last,
 )
-from holdfast.process.table import read_signals
 from tests.waits import wait_until
 
 BIT = 1 << (TERM - 1)

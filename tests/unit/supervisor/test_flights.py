@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 from holdfast.supervisor.gather.flights import Flights, judge_flights, merge_flights, read_flights
 from holdfast.supervisor.gather.ranks import Looks, look_at_ranks, read_start
-from holdfast.supervisor.gather.records import (
+from holdfast.supervisor.gather.report import render_report
+from holdfast.supervisor.gather.spans import count_ranks, join_spans, list_ranks, make_spans
+from holdfast.supervisor.member.flight_records import (
     FILE_VARIABLES,
     PIPE_VARIABLE,
     ask_for_record,
@@ -28,8 +30,6 @@ from holdfast.supervisor.gather.records import (
     name_pipe,
     read_record,
 )
-from holdfast.supervisor.gather.report import render_report
-from holdfast.supervisor.gather.spans import count_ranks, join_spans, list_ranks, make_spans
 
 
 def entry(number: int, name: str = "nccl:all_reduce", group: str = "0", **more: Any) -> Any:

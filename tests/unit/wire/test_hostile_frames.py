@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.agent.uplink.calls import decode_body
 from holdfast.bounds import UNREADABLE
-from holdfast.controller.calls.exchange import read_calls
+from holdfast.controller.calls.call_poll import read_calls
 from holdfast.controller.http.bodies import decode_packed, decode_report
 from holdfast.controller.sync.reports import read_sync
 from holdfast.errors import HoldfastError, Unavailable, ValidationError

@@ -41,8 +41,8 @@ from holdfast.errors import (
     Unavailable,
     ValidationError,
 )
-from holdfast.laying.lay import Laid, Layer, check_piece, remove_laid
 from holdfast.process.files import write_atomic
+from holdfast.unpack.unpack import Unpacked, Unpacker, check_piece, remove_unpacked
 from holdfast.wire.agent import LaunchOrder
 
 log = logging.getLogger("holdfast.agent.bundles")
@@ -51,11 +51,12 @@ FETCH_SECONDS = 120.0
 KEPT_FOLDERS, KEPT_SECONDS = 8, 3600.0
 _AGAIN_SECONDS = (0.2, 5.0)
 _FINAL = (NotFound, Forbidden, ValidationError, TooLarge, Conflict)
-_laid = msgspec.msgpack.Decoder(Laid)
+_laid = msgspec.msgpack.Decoder(Unpacked)
 
 
-class CodeLaying:
-    """Lays the code of this host's tasks. folder: where packs and records are kept."""
+class CodeUnpacking:
+    """Writes the code of this host's tasks into their work folders. folder: where packs and records
+    are kept."""
 
     def __init__(self, folder: Path, works: WorkFolders, transfers: Transfers) -> None:
         self._folder = folder
@@ -66,7 +67,7 @@ class CodeLaying:
         self._guard = threading.Lock()
         self._laying: set[str] = set()  # folders that are being laid, which no sweep touches
 
-    async def lay(self, task: AgentTask, order: LaunchOrder) -> str | None:
+    async def unpack(self, task: AgentTask, order: LaunchOrder) -> str | None:
         """Lay the code of a task into its work folder. Return None once the code is there, or where
         the task has none; otherwise a sentence on why it cannot be laid. Raises Unavailable where
         the code cannot be fetched now, and OSError where this host's disk is the reason."""
@@ -141,13 +142,13 @@ class CodeLaying:
                 f"{where}/packs/{pack}", key, wire, MAX_PACK_BYTES
             ),
         )
-        layer = Layer(folder, before.marks if before is not None and known else {}, pieces.read)
+        layer = Unpacker(folder, before.marks if before is not None and known else {}, pieces.read)
         try:
-            marks = layer.lay(entries)
+            marks = layer.unpack(entries)
         finally:
             pieces.close()
         make_folder(str(record.parent))
-        write_atomic(record, msgspec.msgpack.encode(Laid(code.digest, boot, attempt, marks)))
+        write_atomic(record, msgspec.msgpack.encode(Unpacked(code.digest, boot, attempt, marks)))
         return marks
 
     def _record_of(self, folder: str) -> Path:
@@ -172,7 +173,7 @@ class CodeLaying:
                     laid = _read_laid(record)
                     record.unlink()
                     if laid is not None:
-                        remove_laid(folder, laid.marks)
+                        remove_unpacked(folder, laid.marks)
 
 
 class _Pieces:
@@ -227,7 +228,7 @@ class _Pieces:
             os.close(self._fds.popitem()[1])
 
 
-def _read_laid(path: Path) -> Laid | None:
+def _read_laid(path: Path) -> Unpacked | None:
     try:
         return _laid.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError):

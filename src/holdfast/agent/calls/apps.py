@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.agent.calls.places import Place, read_place
 from holdfast.agent.tasks.task import AgentTask
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.core.facts import TaskFacts
 from holdfast.core.host_faults import Hindrance
 from holdfast.wire.calls import PHASE_LOADING, PHASE_UNABLE
@@ -64,7 +64,7 @@ class AppTrial(msgspec.Struct, frozen=True):
 class AppTrials:
     """Holds the apps of this host that failed lately."""
 
-    news: News
+    news: SyncWish
     _trials: dict[str, AppTrial] = field(default_factory=dict)
 
     def list_faults(self) -> list[Hindrance]:

@@ -43,7 +43,6 @@ from holdfast.wire.calls import (
     PHASE_IDLE,
     PHASE_LOADING,
     PHASE_UNLOADING,
-    TAKES,
     AgentFrame,
     BlobDone,
     CallsAnswer,
@@ -104,7 +103,6 @@ class Executors:
     _asides: Asides = field(default_factory=Asides)
     _warned: set[tuple[TaskKey, int, int]] = field(default_factory=set)
     _server: asyncio.Server | None = None
-    _takes: tuple[str, ...] = TAKES
     _away: bool = False
     _closed: bool = False
     _seq: int = field(default_factory=lambda: int(read_boottime() * 1000))
@@ -137,7 +135,6 @@ class Executors:
                         if line is None:
                             return
                         line.connect(writer)
-                        line.say(AgentFrame(takes=self._takes))
                     if line is not None:
                         self._hear(line, frame)
         except (OSError, ValidationError, *UNREADABLE) as error:
@@ -158,7 +155,7 @@ class Executors:
         return None
 
     def _hear(self, line: ExecutorLine, frame: ExecutorFrame) -> None:
-        line.hear(frame)
+        line.receive_frame(frame)
         if any(not end.error for each in frame.ends for end in each.ends):
             self.apps.note_success(self.table.get(line.key))
         for way, asked in (("fetch", frame.fetch), ("keep", frame.keep)):
@@ -177,7 +174,7 @@ class Executors:
             await run_aside(lambda: self.move_blob(way, sha256))
         except (HoldfastError, OSError) as failure:
             error = str(failure)[:1000]
-        line.say(AgentFrame(blobs=[BlobDone(sha256=sha256, error=error)]))
+        line.send_frame(AgentFrame(blobs=[BlobDone(sha256=sha256, error=error)]))
 
     async def _move_checkpoint(self, line: ExecutorLine, save: CallSave) -> None:
         """Move a checkpoint, and tell the executor; try for `_SAVE_SECONDS` if the controller is
@@ -195,7 +192,7 @@ class Executors:
                 if refused or loop.time() > give_up_at:
                     break
             await asyncio.sleep(_SAVE_AGAIN_SECONDS)
-        line.say(AgentFrame(saves=[done]))
+        line.send_frame(AgentFrame(saves=[done]))
 
     async def end(self, task: AgentTask, facts: TaskFacts) -> None:
         """Report the end of an executor, and wait until that is on record (CALLS-1)."""
@@ -257,12 +254,14 @@ class Executors:
             await asyncio.gather(*flights, return_exceptions=True)
 
     def _choose_gap(self) -> float:
-        """Return the seconds until the next request after a batch was sent on (CALLS-3)."""
+        """Return the seconds until the next request to the controller, after a batch was sent to an
+        executor (CALLS-3)."""
         wants = any(line.wants for line in self.lines.known.values())
         return SHORT_GAP_SECONDS if wants else GAP_SECONDS
 
     async def _wait(self, flights: Iterable[asyncio.Task[CallsAnswer]]) -> None:
-        """Wait until an answer is there, or until news is to be sent beside the waiting call."""
+        """Wait until the controller has answered, or until a report is to be sent beside the call
+        that waits."""
         waits: set[asyncio.Task[object]] = {*flights}
         news = None
         if len(waits) < _IN_FLIGHT:
@@ -294,10 +293,6 @@ class Executors:
         """Carry out the controller's answer about executors. Return True if any part of it was
         new."""
         news = False
-        if (takes := (*TAKES, *answer.takes)) != self._takes:
-            self._takes = takes
-            for each in self.lines.known.values():
-                each.say(AgentFrame(takes=takes))
         fresh = {report.key for report in request.executors if report.fresh}
         closed = {report.key for report in request.executors if report.closing is not None}
         for said in answer.executors:
@@ -340,7 +335,7 @@ class Executors:
         )
         if frame == AgentFrame():
             return said.lost
-        line.say(frame)
+        line.send_frame(frame)
         if said.batches:
             self.watching.poke()
         return bool(said.batches or said.recorded or said.dropped)

@@ -57,7 +57,7 @@ class ExecutorLine:
         self._mean_seconds = 0.0
 
     def connect(self, writer: asyncio.StreamWriter) -> None:
-        """Send over this connection from now on."""
+        """Send messages over this connection from now on."""
         if self.writer is not None:
             self.writer.close()
         self.writer = writer
@@ -66,13 +66,13 @@ class ExecutorLine:
         self._given.clear()
 
     def disconnect(self, writer: asyncio.StreamWriter) -> None:
-        """Note that the connection ended."""
+        """Note that the connection to the executor ended."""
         if self.writer is writer:
             self.writer = None
             self._want = 0
             self.closed.set()
 
-    def hear(self, frame: ExecutorFrame) -> None:
+    def receive_frame(self, frame: ExecutorFrame) -> None:
         """Process a message of the executor."""
         self._held = frame.held
         self._named.extend(batch for batch in frame.held if batch not in self._named)
@@ -95,7 +95,7 @@ class ExecutorLine:
         while len(self.batches) > _KEPT_BATCHES:
             self.batches.popitem(last=False)
 
-    def say(self, frame: AgentFrame) -> None:
+    def send_frame(self, frame: AgentFrame) -> None:
         """Pass on a message of the controller. A message that an executor misses while it is
         away comes again."""
         fresh = [batch for batch in frame.batches if batch.id not in self._named]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.calls.home import PLACE_FILE
+from holdfast.agent.calls.executor_paths import PLACE_FILE
 from holdfast.agent.tasks.task import AgentTask
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings

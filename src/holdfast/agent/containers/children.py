@@ -22,11 +22,11 @@ _MAX_OUTPUT_BYTES = 256 * 1024
 
 
 class Stopped(Exception):
-    """Says that the guardian told the task to stop."""
+    """Raised where the guardian has told the task to stop."""
 
 
 class TimedOut(Exception):
-    """Says that a child took longer than its limit, and was ended. text: its output."""
+    """Raised where a child took longer than its limit, and was ended. text: its output."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -168,7 +168,7 @@ class Children:
             number, kill_at = signal.SIGKILL, time.monotonic() + _TERM_SECONDS
         self._drop_output(program)
 
-    def settle(self, seconds: float) -> None:
+    def wait_until_gone(self, seconds: float) -> None:
         """Wait until no child is left, adopted ones included, for `seconds` at most."""
         give_up_at = time.monotonic() + seconds
         while read_children(os.getpid()) and (left := give_up_at - time.monotonic()) > 0:

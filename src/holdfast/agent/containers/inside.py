@@ -2,7 +2,7 @@
 
 A runtime signals the first process alone, and a small init passes the signal to its one child, the
 main program. The processes below are told from here, by the table that holds outside containers
-too (`process.endings.telling`): a shell or a launcher without a handler for TERM dies of it, and
+too (`process.telling`): a shell or a launcher without a handler for TERM dies of it, and
 the kernel kills all other processes of the container then, so a program below the shell that has a
 checkpoint to save is told before it (TELL-4).
 
@@ -18,8 +18,8 @@ import time
 from holdfast.agent.containers.plan import name_container
 from holdfast.core.ids import TaskKey
 from holdfast.process.endings.teller import Teller
-from holdfast.process.endings.telling import HALF, Tell, judge_answer, may_tell_last
 from holdfast.process.table import ProcessEntry, read_marks, read_signals, read_table, send_signal
+from holdfast.process.telling import HALF, Tell, judge_answer, may_tell_last
 
 _LOOK_SECONDS = (0.06, 0.5)
 
@@ -70,7 +70,7 @@ class Inside:
 
     def tell_others(self) -> None:
         """Send TERM to the processes that are to have it now. Call this at `next_at`, once the main
-        program has had its own, until `settled`."""
+        program has had its TERM, until `settled`."""
         now = time.monotonic()
         if self.settled or now < self.next_at:
             return
@@ -90,9 +90,9 @@ class Inside:
             send_signal(entry, signal.SIGTERM)
 
     def _find(self) -> tuple[list[ProcessEntry], int] | None:
-        """Return the processes and the pid of the main one. None where the process with the
-        first pid does not carry this task's marks (TELL-2): it may be another process's, because
-        the engine, or this agent, may run in a container and number pids otherwise."""
+        """Return the container's processes, and the pid of the main process. None where the process
+        with the first pid does not carry this task's marks (TELL-2): it may be another process's,
+        because the engine, or this agent, may run in a container and number pids otherwise."""
         try:
             task, mark = read_marks(self._first)
             if task is None or mark is None:

@@ -16,7 +16,7 @@ _LOCK_SECONDS = 0.1
 
 
 class NeverRan(Exception):
-    """Says that nothing will run; `status` has the reason."""
+    """Raised where the container will never run; `status` has the reason."""
 
     def __init__(self, status: RunnerStatus) -> None:
         super().__init__(status)
@@ -24,8 +24,8 @@ class NeverRan(Exception):
 
 
 def make_failure(sentence: str) -> RunnerStatus:
-    """Return the status for a runtime's error. The job is at fault; only where the runtime's engine
-    is away, the host is."""
+    """Return the status for a runtime's error. The job is at fault, or the host where the runtime's
+    engine is away."""
     if images.is_engine_away(sentence):
         return RunnerStatus(phase="ended", lost=sentence)
     return RunnerStatus(phase="ended", runtime_error=sentence)

@@ -212,8 +212,8 @@ class Runner:
         return self._inside is None or self._inside.may_tell_main()
 
     def _tell_others(self) -> list[float]:
-        """Tell the processes beside the main one, once that has had its TERM (TELL-1). Return the
-        seconds until the next look; none where no process is to be told."""
+        """Send TERM to the other processes of the container once the main process has had its TERM
+        (TELL-1). Return the seconds until the next look; none where no process is to be told."""
         if self._inside is None or not self._passed_on or self._inside.settled:
             return []
         self._inside.tell_others()
@@ -279,7 +279,7 @@ class Runner:
             self._children.turn(min([1.0, *self._tell_others()]))
 
     def _let_end(self, client: Program) -> None:
-        """Let a client pass on the last output of the container."""
+        """Wait until a runtime's client has passed on the last output of the container."""
         give_up_at = time.monotonic() + _SETTLE_SECONDS
         while client.exit is None and (left := give_up_at - time.monotonic()) > 0:
             self._children.turn(left)
@@ -332,7 +332,7 @@ class Runner:
             code, text = self._children.run(remove, STEP_SECONDS)
         except (TimedOut, OSError):
             return False
-        self._children.settle(_SETTLE_SECONDS)
+        self._children.wait_until_gone(_SETTLE_SECONDS)
         return code == 0 or _is_gone(text)
 
 

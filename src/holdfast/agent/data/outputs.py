@@ -343,7 +343,7 @@ class OutputsKeeper:
                     await self._poked.wait()
             self._poked.clear()
 
-    async def settle(self, seconds: float) -> None:
+    async def wait_until_sent(self, seconds: float) -> None:
         """Wait until the outputs of tasks that have ended are sent, for `seconds` at most, because
         this host leaves."""
         self._again.clear()

@@ -70,7 +70,7 @@ class AgentChild:
         self._note = note
         self._hear = hear
         self._gone = gone
-        self.open_hand_line: Callable[[], socket.socket] | None = None
+        self.open_session_line: Callable[[], socket.socket]  # the guardian's sessions, made later
         self._number = 0
         self._failures = 0
         self._refused = 0  # messages of this agent that were refused
@@ -118,13 +118,13 @@ class AgentChild:
         """Count `seconds` of silence as none, because the guardian did not read for that long."""
         self._heard_at = min(self._heard_at + seconds, time.monotonic())
 
-    def tell(self, answer: Answer) -> None:
+    def queue_answer(self, answer: Answer) -> None:
         """Queue an answer for `flush`, if the agent has said hello; a later agent gets
         everything in its snapshot. All answers of one turn are sent together, so that they wake
         the agent once."""
         if self._channel is None or not self.greeted:
             return
-        self._channel.say(encode(answer))
+        self._channel.queue_frame(encode(answer))
         if len(self._channel.unsent) > 2 * MAX_FRAME_BYTES:
             self._kill("it does not read what it is told")
 
@@ -132,7 +132,7 @@ class AgentChild:
         """Answer a hello; from here on the agent gets every answer."""
         self.greeted = True
         self._mute = 0
-        self.tell(snapshot)
+        self.queue_answer(snapshot)
 
     def retire(self, *, for_good: bool) -> None:
         """Signal the agent to leave, and KILL it if it does not.
@@ -158,7 +158,7 @@ class AgentChild:
         if self._channel is None:
             return []
         try:
-            frames = self._channel.hear()
+            frames = self._channel.read_frames()
         except ValidationError as error:
             self._kill(f"it sent what is no message: {error}")
             self._close_channel()
@@ -183,10 +183,11 @@ class AgentChild:
         self._refused += 1
         if self._refused <= _NOTED_REFUSALS:
             self._note(f"a message of the agent is refused: {reason}", count=self._refused)
-        self.tell(Unread(count=self._refused, reason=reason[:_MAX_REASON]))
+        self.queue_answer(Unread(count=self._refused, reason=reason[:_MAX_REASON]))
 
     def flush(self) -> None:
-        """Send as much as the socket accepts now; the rest is sent when it accepts more."""
+        """Send as many of the queued answers as the socket accepts now, and the others when the
+        socket accepts more."""
         if self._channel is not None:
             self._poller.want_to_write(self._channel.fileno(), self._channel.flush())
 
@@ -197,17 +198,18 @@ class AgentChild:
             self._put_off(now, error)
             return
         try:
-            hand = self.open_hand_line() if self.open_hand_line is not None else None
+            sessions = self.open_session_line()
         except OSError as error:
             ours.close()
             theirs.close()
             self._put_off(now, error)
             return
         self._number += 1
-        lines = (theirs,) if hand is None else (theirs, hand)
-        own = {"HOLDFAST_GUARDIAN_FD": str(theirs.fileno())}
-        if hand is not None:
-            own["HOLDFAST_HAND_FD"] = str(hand.fileno())
+        lines = (theirs, sessions)
+        own = {
+            "HOLDFAST_GUARDIAN_FD": str(theirs.fileno()),
+            "HOLDFAST_SESSIONS_FD": str(sessions.fileno()),
+        }
         request = SpawnRequest(
             argv=self._argv,
             env={**self._env, **own},

@@ -2,10 +2,10 @@
 
 The tasks are the guardian's children, so that an agent may crash, freeze or be upgraded meanwhile.
 The environment of its agent holds HOLDFAST_GUARDIAN_FD (the line of `wire.guardian`),
-HOLDFAST_HAND_FD (the line of `wire.sessions.guardian`), HOLDFAST_BEAT_FD and HOLDFAST_BEAT_SOCKET
+HOLDFAST_SESSIONS_FD (the line of `wire.sessions.guardian`), HOLDFAST_BEAT_FD and HOLDFAST_BEAT_SOCKET
 (the beat socket and its path, which outlive agents so that beats queue meanwhile),
 HOLDFAST_INCARNATION, HOLDFAST_GUARDIAN_PID, HOLDFAST_KEEPERS, HOLDFAST_HOST_MARK and
-HOLDFAST_GROUPS (for `home.sweep_after_guardian`), and HOLDFAST_MEMORY_LIMITS
+HOLDFAST_GROUPS (for `guardian_folder.sweep_after_guardian`), and HOLDFAST_MEMORY_LIMITS
 (`guardian_env.MemoryLimits`).
 
 The guardian is one poll loop, without threads and without a GPU library. It carries out the
@@ -44,7 +44,7 @@ from pathlib import Path
 
 from holdfast.agent.guardian.child import EXIT_BAD_CONFIG, INF, AgentChild
 from holdfast.agent.guardian.config import GuardianConfig
-from holdfast.agent.guardian.home import GuardianHome, Notifier, read_group_homes
+from holdfast.agent.guardian.guardian_folder import GuardianFolder, Notifier, read_group_homes
 from holdfast.agent.guardian.sessions import GuardianSessions
 from holdfast.agent.guardian.tasks import HostTasks
 from holdfast.errors import Conflict
@@ -110,15 +110,15 @@ def run_guardian(
         if os.getppid() != parent:
             return 0
     try:
-        home = GuardianHome(config.state_dir)
+        folder = GuardianFolder(config.state_dir)
     except Conflict as error:
         _note(error.message)
         return EXIT_ALREADY_SERVED
     try:
         with urgent():
-            return _Guardian(config, home, signaller or Signaller(), read_clock).run()
+            return _Guardian(config, folder, signaller or Signaller(), read_clock).run()
     finally:
-        home.close()
+        folder.close()
 
 
 def _note(sentence: str, **fields: object) -> None:
@@ -131,14 +131,14 @@ class _Guardian:
     def __init__(
         self,
         config: GuardianConfig,
-        home: GuardianHome,
+        folder: GuardianFolder,
         signaller: Signaller,
         read_clock: Callable[[], float],
     ) -> None:
         self._config = config
         self._read_clock = read_clock
         self._mishaps = Mishaps(_note)
-        self._home = home
+        self._folder = folder
         self._descriptor_limit = raise_descriptor_limit()
         self._poller = Poller(self._mishaps)
         self._wake_fd = self._take_signals()
@@ -161,12 +161,12 @@ class _Guardian:
             read_clock=read_clock,
         )
         self._groups = open_group_home(config.host_id) if config.use_groups else None
-        if not home.record_group_folder(self._groups.path if self._groups else ""):
+        if not folder.record_group_folder(self._groups.path if self._groups else ""):
             _note(
                 "the disk is full: if this guardian is killed, the next one must find its tasks "
                 "without their groups"
             )
-        self._beats, beat_path = home.open_beat_socket()
+        self._beats, beat_path = folder.open_beat_socket()
         self._timer = BootTimer()
         self._poller.handle(self._timer.fileno(), lambda _: self._timer.clear())
         self._asked: deque[Request] = deque()
@@ -179,7 +179,7 @@ class _Guardian:
             oom_score_adj=oom_score_adj,
             descriptor_limit=self._descriptor_limit,
             read_clock=read_clock,
-            tell=self._agent.tell,
+            tell=self._agent.queue_answer,
             note=_note,
             look=lambda: self._read_signals(0),
         )
@@ -201,7 +201,7 @@ class _Guardian:
             find_place=self._tasks.find_place,
             note=_note,
         )
-        self._agent.open_hand_line = sessions.open_line
+        self._agent.open_session_line = sessions.open_line
 
     def _make_agent(self, beat_path: str) -> AgentChild:
         env = {name: value for name, value in os.environ.items() if name not in Notifier.VARIABLES}
@@ -343,7 +343,7 @@ class _Guardian:
         elif isinstance(request, AgentHello):
             self._agent.greet(self._tasks.make_snapshot(self._incarnation, request.number))
             if self._closing:
-                self._agent.tell(Stopping())
+                self._agent.queue_answer(Stopping())
         else:
             assert isinstance(request, AgentAlive)  # reading it noted the sign of life
             self._holding = request.holding
@@ -359,8 +359,8 @@ class _Guardian:
         bad = self._agent.bad_configs
         if not bad or self._closing:
             return
-        if not self._home.is_there():
-            self._exit_status, folder = EXIT_FOLDER_GONE, self._home.folder
+        if not self._folder.is_there():
+            self._exit_status, folder = EXIT_FOLDER_GONE, self._folder.folder
             _note(
                 f"the folder {folder} was removed: this host ends, and its next start makes it anew"
             )
@@ -382,7 +382,7 @@ class _Guardian:
         )
         self._notifier.send("STOPPING=1")
         if not again:
-            self._agent.tell(Stopping())
+            self._agent.queue_answer(Stopping())
         self._tasks.close(at_once=again)
         if again:
             self._ack_until = 0.0

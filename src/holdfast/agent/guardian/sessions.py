@@ -39,14 +39,14 @@ from holdfast.wire.sessions.guardian import (
     MAX_PACKET_BYTES,
     CloseInput,
     ForgetSession,
-    HandAnswer,
-    HandRequest,
+    GuardianAnswer,
+    GuardianRequest,
     SessionOver,
     SessionStarted,
     SignalSession,
     StartSession,
     StopSession,
-    decode_hand_request,
+    decode_guardian_request,
     encode,
     name_terminal,
 )
@@ -128,7 +128,7 @@ class GuardianSessions:
         self._full_groups: list[TaskGroup] = []
         self._waiting: dict[TaskKey, Callable[[], None]] = {}
         self._line: socket.socket | None = None
-        self._unsent: deque[HandAnswer] = deque()
+        self._unsent: deque[GuardianAnswer] = deque()
 
     # ---- the line
 
@@ -178,11 +178,11 @@ class GuardianSessions:
             self.close_line()
             return
         try:
-            self._obey(decode_hand_request(data))
+            self._obey(decode_guardian_request(data))
         except UNREADABLE as error:
             self._note(f"a message of the agent about sessions is refused: {error}")
 
-    def _tell(self, answer: HandAnswer) -> None:
+    def _tell(self, answer: GuardianAnswer) -> None:
         self._unsent.append(answer)
         self._flush()
 
@@ -209,7 +209,7 @@ class GuardianSessions:
 
     # ---- what the agent asks
 
-    def _obey(self, asked: HandRequest) -> None:
+    def _obey(self, asked: GuardianRequest) -> None:
         if isinstance(asked, StartSession):
             self._begin(asked)
             return
@@ -259,7 +259,7 @@ class GuardianSessions:
         self._full_groups = [group for group in self._full_groups if not group.remove()]
         limit = place.memory_bytes or asked.memory_bytes
         session.group = make_limited_group(self._group_home, limit, self._mishaps)
-        session.keeper = self._keepers.take(place.deadline)
+        session.keeper = self._keepers.take_slot(place.deadline)
         given = {} if asked.bare else place.env
         env = {k: v for k, v in given.items() if k not in _NOT_GIVEN} | asked.env
         request = SpawnRequest(
@@ -360,7 +360,7 @@ class GuardianSessions:
         self._tell(session.over)
 
     def _take_end(self, session: _Session, run: ProgramRun) -> None:
-        """Give up what a session used once its processes are gone."""
+        """Release the descriptors and the control group of a session whose processes are gone."""
         if session.over is None:
             self._take_exit(session, run)
         if session.keeper is not None and run.exit is not None:

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.agent.guardian.limits import make_limited_group
-from holdfast.agent.guardian.punch import Punched, punch_file
+from holdfast.agent.guardian.log_size_limit import LogSizeOutcome, limit_log_size
 from holdfast.agent.guardian.sessions import GuardianSessions, TaskPlace
 from holdfast.bounds import MAX_FIGURE
 from holdfast.core.ids import TaskKey
@@ -299,7 +299,7 @@ class HostTasks:
         heapq.heappush(self._deadlines, (task.deadline, task.key))
         if launch.contain or launch.memory_bytes:
             task.group = make_limited_group(self._group_home, launch.memory_bytes, self._mishaps)
-        task.keeper = self.keepers.take(task.deadline)
+        task.keeper = self.keepers.take_slot(task.deadline)
         slave = -1
         if launch.terminal and self.sessions is not None:
             slave = self.sessions.open_terminal(launch.key)
@@ -454,14 +454,15 @@ class HostTasks:
             self._full_groups.append(group)
 
     def _punch_logs(self, task: _Task) -> bool:
-        """Bring both streams of a task under the limit. Return True if one was over it."""
-        found = [punch_file(path, task.log_disk_bytes) for path in (task.stdout, task.stderr)]
-        if Punched.UNSUPPORTED in found:
+        """Bring the files of both output streams of a task under the limit of a log's size. Return
+        True if a file was over the limit."""
+        found = [limit_log_size(path, task.log_disk_bytes) for path in (task.stdout, task.stderr)]
+        if LogSizeOutcome.UNSUPPORTED in found:
             self._mishaps.say_once(
                 f"logs are not kept under their limit: no holes can be made where {task.stdout} "
                 "lies"
             )
-        return Punched.PUNCHED in found
+        return LogSizeOutcome.FREED in found
 
 
 def _name_streams(launch: LaunchTask, slave: int) -> dict[str, Any]:

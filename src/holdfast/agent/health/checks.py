@@ -19,7 +19,7 @@ import msgspec
 from holdfast.agent.health.measure import MeasureOrder
 from holdfast.agent.health.parts import ask_parts
 from holdfast.core.gpus import Gpu
-from holdfast.core.health.checks import DeviceMeasure, Measured
+from holdfast.core.host_checks import DeviceMeasure, Measured
 from holdfast.errors import HoldfastError
 from holdfast.wire.health import (
     MAX_FAILURES,
@@ -135,7 +135,8 @@ async def measure(order: MeasureOrder, deadline_seconds: float) -> list[dict[str
 def gather(
     order: MeasureOrder, fragments: Iterable[dict[str, Any]], gpus: list[Gpu], *, seconds: float
 ) -> Measured:
-    """Return the findings of all parts as one. `missed` names the parts that are not there."""
+    """Return the findings of all parts in one record. `missed` names the parts that are not
+    there."""
     found: dict[str, Any] = {}
     done = set()
     for fragment in fragments:

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.agent.health.parts import report_parts
 from holdfast.bounds import MAX_DISK_BYTES
-from holdfast.core.health.checks import DeviceMeasure
+from holdfast.core.host_checks import DeviceMeasure
 from holdfast.version import VERSION
 
 MATMUL_SIZE = 4096
@@ -173,8 +173,9 @@ def time_best(multiply: Callable[[], object], synchronize: Callable[[], object])
 
 
 def burn(multiply: Callable[[], bytes], seconds: float) -> tuple[int, int]:
-    """Repeat one product for so long; return how often it was computed, and how often its bits
-    were not those of most tries. multiply: computes it from the same numbers, returns a digest."""
+    """Compute one product again and again for so long; return how often, and how many of the
+    results differ from the most frequent result. multiply: computes it from the same numbers,
+    returns a digest."""
     seen: Counter[bytes] = Counter()
     until = time.monotonic() + seconds
     while not seen or time.monotonic() < until:

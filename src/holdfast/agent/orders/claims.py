@@ -51,7 +51,7 @@ class Claim:
 
 
 class Claims:
-    """Hold the places that this agent keeps for ranks."""
+    """Holds the places that this agent keeps for ranks of gangs."""
 
     def __init__(self, ports: PortChooser | None = None) -> None:
         self._claims: dict[TaskKey, Claim] = {}

@@ -13,7 +13,7 @@ from holdfast.agent.orders.launches import Launcher
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.agent.watch.stop_words import leave_word
 from holdfast.core.causes import Cause
@@ -42,7 +42,7 @@ class Commands:
     checkpoints: CheckpointTransfers
     watching: WatchRunner
     keeper: Housekeeper
-    news: News
+    news: SyncWish
     closing: bool = False
     settings_rev: int = 0
     settings_changed: Callable[[], None] = lambda: None
@@ -168,7 +168,7 @@ class Commands:
         for key in keys:
             if (task := self.table.get(key)) is not None:
                 task.move(AgentTaskEvent.ACKNOWLEDGE)
-                self.keeper.settle(task)
+                self.keeper.forget_recorded(task)
 
     def _prolong(self, deadlines: Sequence[tuple[TaskKey, float]]) -> None:
         live = []
@@ -218,7 +218,7 @@ class Commands:
         self.watching.poke()
 
     def _give_start_up(self, task: AgentTask, facts: TaskFacts) -> None:
-        """End a task that is still fetching its checkpoint."""
+        """End the start of a task that is still fetching its checkpoint."""
         self.table.works.stop(task.key)
         self.launcher.give_up(task, facts)
 

@@ -65,8 +65,8 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class LetBeOffered(msgspec.Struct, frozen=True):
-    """Leave a launch until the controller offers it again, because the lease that came with it
-    is over (CMD-2)."""
+    """Do not launch a task until the controller offers it again, because the lease in its order is
+    over (CMD-2)."""
 
     order: LaunchOrder
 
@@ -124,7 +124,7 @@ class TripByOperator(msgspec.Struct, frozen=True):
 
 
 class LetUploadsGo(msgspec.Struct, frozen=True):
-    """Have the end of a task no longer wait for its uploads."""
+    """Report the end of a task without waiting for its uploads."""
 
     key: TaskKey
 

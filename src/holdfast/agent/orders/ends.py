@@ -36,7 +36,7 @@ from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import ENDS_TOLD_SECONDS, YOUNG_TOLD_SECONDS, AgentTask
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers, out_path
 from holdfast.agent.uplink.logs import STREAMS, LogShipper, read_log_tail
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.uplink.transfers import find_failed_saves
 from holdfast.agent.watch.faults import FaultLooks
 from holdfast.agent.watch.left_memory import tell_left_memory
@@ -67,7 +67,7 @@ class TaskEnds:
     shipper: LogShipper
     health: HealthChecks
     departure: Departure
-    news: News
+    news: SyncWish
 
     def begin(self, task: AgentTask, ended: TaskEnded) -> None:
         """Begin to process a task's end; ignore the guardian's repeats of the same end."""
@@ -98,7 +98,7 @@ class TaskEnds:
             await self.checkpoints.upload_last(task)
         left = [] if facts.succeeded else await tell_left_memory(task)
         for sentence in (*find_failed_saves(out_path(task)), *left):
-            task.note(task.redactor.mask_text(sentence))
+            task.add_notice(task.redactor.mask_text(sentence))
         if task.saved.notices:
             notices = (*facts.notices, *task.saved.notices)
             facts = msgspec.structs.replace(facts, notices=notices[:16])

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.abilities import Hindrances
-from holdfast.agent.bundles.code import CodeLaying
+from holdfast.agent.bundles.code import CodeUnpacking
 from holdfast.agent.bundles.setups import wrap_box, wrap_command
-from holdfast.agent.calls.home import ExecutorHome, make_place
+from holdfast.agent.calls.executor_paths import ExecutorPaths, make_place
 from holdfast.agent.containers.box import is_worth_mounting
 from holdfast.agent.containers.tasks import ContainerTasks
 from holdfast.agent.data.folders import NamedFolders
@@ -29,7 +29,7 @@ from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers, in_path, input_path
 from holdfast.agent.uplink.logs import LogShipper
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
@@ -56,7 +56,7 @@ class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
     beat_socket: str
     works: WorkFolders
     inherited: Mapping[str, str]
-    executors: ExecutorHome
+    executors: ExecutorPaths
     host_words: Mapping[str, str] = {}
     controller: Mapping[str, str] = {}
     folders: NamedFolders | None = None
@@ -191,10 +191,10 @@ class Launcher:
     places: TaskPlaces
     containers: ContainerTasks
     checkpoints: CheckpointTransfers
-    code: CodeLaying
+    code: CodeUnpacking
     shipper: LogShipper
     hindrances: Hindrances
-    news: News
+    news: SyncWish
     ports: PortChooser
     host_id: str = ""
     host_gpus: int = 0
@@ -219,7 +219,7 @@ class Launcher:
     def _begin(self, order: LaunchOrder, deadline: float, now: float) -> None:
         if not order.master_port:
             order = msgspec.structs.replace(order, master_port=self._find_port(order, now))
-        task = self.table.add(msgspec.structs.replace(order, peers=[]), now)
+        task = self.table.add(order, now)
         peers = self._peers.leave(order, task.folder)
         task.deadline = deadline
         if not order.fetches:
@@ -243,7 +243,7 @@ class Launcher:
         """Start a task once its code, its input and its checkpoint are here, or report why they
         cannot be had (SAVE-3)."""
         try:
-            unready = await self.code.lay(task, order)
+            unready = await self.code.unpack(task, order)
         except Unavailable as away:
             self.fail(task.key, str(away))
             return

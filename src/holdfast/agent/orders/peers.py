@@ -36,8 +36,8 @@ class GangPeers:
         self._texts.clear()
 
     def leave(self, order: LaunchOrder, folder: Path) -> Peers | None:
-        """Write the peers of an order into its task's folder and return them; return None if it
-        has none. Raises OSError."""
+        """Write the other ranks of an order's gang into the task's folder and return them; None if
+        the task has no gang. Raises OSError."""
         text = self._text_of(order)
         if text is None:
             return None
@@ -47,8 +47,6 @@ class GangPeers:
         return found
 
     def _text_of(self, order: LaunchOrder) -> str | None:
-        if order.peers:
-            return msgspec.json.encode(order.peers).decode()
         key = (order.key.job_id, order.key.epoch)
         gang = self._gangs.get(key)
         if gang is not None and key not in self._texts:

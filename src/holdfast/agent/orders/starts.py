@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from holdfast.agent.bundles.setups import read_made
 from holdfast.agent.tasks.task import AgentTask
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.watch.faults import FaultLooks
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.ids import TaskKey
@@ -28,12 +28,12 @@ class TaskStarts:
 
     watching: WatchRunner
     faults: FaultLooks
-    news: News
+    news: SyncWish
     _makings: dict[TaskKey, asyncio.Task[None]] = field(default_factory=dict)
 
     def begin(self, task: AgentTask, pid: int, started_at: float) -> None:
-        """Note that the task's first process runs, as process `pid`: its own program, or the one
-        that makes its environment first."""
+        """Note that the task's first process runs, as process `pid`: the task's own program, or the
+        program that makes its environment first."""
         if self.go_on(task, pid, started_at):
             self._tell_start(task)
 

@@ -1,14 +1,13 @@
 """Read physical signals of tasks: busy, idle or unknown. All probes have one interface, `Probe`.
 
 real.py       trees from /proc, GPUs through a worker process (nvidia.py, amd.py behind worker.py)
-scripted.py   readings from a file, for tests, with a warning in the journal
 
 PROBE-1  No driver is called in the agent's own process, so that a call that hangs is killed with
          its worker, and the reading is unknown.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -40,7 +39,7 @@ class Probe(Protocol):
     """Reads tasks. Its methods never raise, and take little longer than `READ_SECONDS`. None
     means unknown."""
 
-    kind: str  # "real" or "scripted"
+    kind: Literal["real", "scripted"]
 
     async def find_gpus(self) -> list[Gpu]:
         """Return the devices of this host; an empty list if no driver answers."""

@@ -5,6 +5,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from holdfast.agent.offload import run_aside
 from holdfast.agent.probes import READ_SECONDS, Probed, Sampled
@@ -41,7 +42,7 @@ class RealProbe:
     """Reads processes and devices. pids_are_ours: True if the drivers' pids are those of this
     pid namespace."""
 
-    kind = "real"
+    kind: Literal["real", "scripted"] = "real"
 
     def __init__(
         self, worker: ProbeWorker | None = None, *, guardian_pid: int | None = None

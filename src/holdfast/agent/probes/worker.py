@@ -43,7 +43,8 @@ class _Reader(Protocol):
 
 
 def open_readers(nvml: str, amd_root: str) -> tuple[list[_Reader], dict[str, str]]:
-    """Return readers for the drivers that are here, and the errors of those that are not."""
+    """Return readers for the drivers of this machine, and the errors of the drivers that cannot be
+    opened."""
     readers: list[_Reader] = []
     unopened: dict[str, str] = {}
     if nvml != "none":

@@ -102,7 +102,8 @@ class ProbeWorker:
         return answer
 
     async def _give_up(self, error: Exception) -> None:
-        """Kill the worker process. One that survives is stuck in the driver, and is left behind."""
+        """Kill the worker process. A process that survives is stuck in the driver, and is left
+        behind."""
         late = isinstance(error, TimeoutError)
         why = f"no answer in {self._read_seconds:g} s" if late else str(error)
         if not self.hung:

@@ -136,8 +136,8 @@ class Dialled(asyncio.Protocol):
         self.abort()
 
     def _watch(self) -> None:
-        """Give the other end a sign of life, and end the link if that has been silent for too long.
-        An end that is held up is not heard."""
+        """Send the other end a sign of life, and end the link if the other end has been silent for
+        too long. Silence does not count while this end holds the other up."""
         loop = asyncio.get_running_loop()
         if self._held:
             self._heard_at = loop.time()
@@ -186,8 +186,9 @@ class Dialled(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def close(self, code: int = LEFT) -> None:
-        """Close the link once all frames are sent. What still comes is dropped until the controller
-        hangs up, because a close before that is a reset, which can overtake the code."""
+        """Close the link once all frames are sent. Bytes that still come are dropped until the
+        controller hangs up, because a socket that is closed earlier sends a reset, which can
+        overtake the code."""
         if self._leaves or self._transport is None:
             return
         self._write(write_message(code.to_bytes(2, "big"), os.urandom(4), CLOSE))

@@ -37,8 +37,8 @@ _HIGH_WATER_BYTES = 1 << 20
 
 
 class ListenerLooks:
-    """Looks for listeners, one look at a time: connections that come while one is made share the
-    next, which begins after they came. A look reads every process of the host."""
+    """Looks for listeners, one look at a time, because a look reads every process of the host.
+    Connections that come during a look share the look after it."""
 
     def __init__(self, guardian_pid: int) -> None:
         self._guardian_pid = guardian_pid
@@ -135,11 +135,12 @@ class ForwardedConnection(asyncio.Protocol):
         return not self._written_over  # the other way stays open, where it is not over yet
 
     def pause_writing(self) -> None:
-        """Hold the user up, because the task reads slowly; the event loop calls this."""
+        """Stop reading the user's bytes, because the task reads slowly; the event loop calls
+        this."""
         self._wire.hold(True)
 
     def resume_writing(self) -> None:
-        """Let the user go on; the event loop calls this."""
+        """Read the user's bytes again; the event loop calls this."""
         self._wire.hold(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -151,8 +152,8 @@ class ForwardedConnection(asyncio.Protocol):
             self._wire.close(LEFT)
         self._end()
 
-    def tell(self, sentence: str) -> None:
-        """Tell the user beside the connection."""
+    def tell_user(self, sentence: str) -> None:
+        """Send the user a message beside the connection's bytes."""
         self._wire.send(frame(NOTICE, sentence.encode()))
 
     def _go_on(self) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.sessions.dial import Dialled
-from holdfast.agent.sessions.hand import HandLine
+from holdfast.agent.sessions.guardian_line import GuardianSessionLine
 from holdfast.bounds import UNREADABLE
 from holdfast.core.ids import TaskKey
 from holdfast.wire.sessions.frames import (
@@ -92,7 +92,7 @@ class LiveSession:
         session_id: str,
         key: TaskKey,
         life: str,
-        hand: HandLine,
+        guardian: GuardianSessionLine,
         *,
         stop: Callable[[], None],
         keyed: Callable[[], None],
@@ -107,7 +107,7 @@ class LiveSession:
         self.refusal: SessionStatus | None = None
         self.tty = False
         self.begun = asyncio.Event()
-        self._hand = hand
+        self._guardian = guardian
         self._stop = stop
         self._keyed = keyed
         self._gone = gone
@@ -236,7 +236,7 @@ class LiveSession:
             self._finish()
 
     def _drop_outputs(self) -> None:
-        """Give up the rest of the output, once the bytes that have come were read."""
+        """Close the descriptors of the process's output once the bytes that have come were read."""
         if self._paused:  # its user reads slowly
             self._last = asyncio.get_running_loop().call_later(_LAST_SECONDS, self._drop_outputs)
             return
@@ -325,7 +325,7 @@ class LiveSession:
             os.close(fd)
         self._taken = self._received
         self._unwritten.clear()
-        self._hand.say(CloseInput(id=self.id))
+        self._guardian.send(CloseInput(id=self.id))
 
     # ---- its links
 
@@ -365,8 +365,8 @@ class LiveSession:
         self._pump_link(link)
         self._read_on()
 
-    def tell(self, sentence: str) -> None:
-        """Tell every linked user."""
+    def tell_users(self, sentence: str) -> None:
+        """Send a message to every linked user of the session."""
         for link in self._links:
             link.wire.send(frame(NOTICE, sentence.encode()))
 
@@ -414,7 +414,7 @@ class LiveSession:
             name = _decode_signal(payload).removeprefix("SIG")
             if name in _SIGNALS:
                 number = int(signal.Signals[f"SIG{name}"])
-                self._hand.say(SignalSession(id=self.id, signal=number))
+                self._guardian.send(SignalSession(id=self.id, signal=number))
 
     def _lose(self, link: UserLink, code: int) -> None:
         """Note that a link has ended."""

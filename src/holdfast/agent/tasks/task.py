@@ -151,7 +151,7 @@ class AgentTask:
 
     @property
     def has_processes(self) -> bool:
-        """Return True if its program runs, or one that makes its environment."""
+        """Return True if the task's program runs, or the program that makes its environment."""
         launched = self.state is AgentTaskState.LAUNCHED and self.pid != 0
         return launched or self.state is AgentTaskState.RUNNING
 
@@ -192,16 +192,16 @@ class AgentTask:
         """Return the `extra` of a log call that is about the task."""
         return about(self.key, attempt=self.attempt, **data)
 
-    def note(self, sentence: str) -> None:
+    def add_notice(self, sentence: str) -> None:
         """Add a notice for the task's owner: a line in the task's log at once, and a sentence in
         the report of its end."""
         if sentence in self.saved.notices or len(self.saved.notices) >= MAX_NOTICES:
             return
         self.saved.notices = [*self.saved.notices, sentence[:MAX_NOTICE_CHARS]]
         self.dirty = True
-        self.say(sentence)
+        self.write_line(sentence)
 
-    def say(self, sentence: str) -> None:
+    def write_line(self, sentence: str) -> None:
         """Write a line into the task's log while the task lives."""
         if self.pid and not self.state.end_heard:
             say_in_log(self.pid, f"holdfast: {self.redactor.mask_text(sentence)}\n")
@@ -286,7 +286,8 @@ class AgentTask:
             self.count_time(now, beats=True)
 
     def count_save(self, now: float, seconds: float) -> None:
-        """Name the last `seconds` a save, as far as they are counted as what the task does now."""
+        """Count the last `seconds` as the time of a save, as far as they were counted under the
+        task's present name."""
         self.count_time(now)
         self.saved.tally = self.saved.tally.save(int(seconds * 1000))
 
@@ -357,8 +358,8 @@ class AgentTask:
             waits=waits,
             tally=self._tell_tally(now),
             broken=self._find_broken(),
-            pace=write_pace(self.rings.pace.take(now)),
-            checksums=self.rings.checksums.take(),
+            pace=write_pace(self.rings.pace.take_blocks(now)),
+            checksums=self.rings.checksums.take_checksums(),
             still=self.watch.standstill[:MAX_STILL_CHARS],
         )
 

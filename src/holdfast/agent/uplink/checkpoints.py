@@ -103,13 +103,13 @@ class CheckpointTransfers:
             except (Conflict, NotFound, Forbidden, TooLarge) as error:
                 log.error(f"a checkpoint is not taken: {error}", extra=extra)
                 if isinstance(error, TooLarge):  # after the other errors the attempt is over
-                    task.note(f"{_name(saved)} was not taken, and is lost: {error}")
+                    task.add_notice(f"{_name(saved)} was not taken, and is lost: {error}")
                 remove_up_to(folder, saved)
             except ValidationError as error:
                 torn, known = torn + 1, None
                 if torn >= _TORN_TRIES:
                     log.error(f"a checkpoint is given up: {error}", extra=extra)
-                    task.note(f"{_name(saved)} was not taken, and is lost: {error}")
+                    task.add_notice(f"{_name(saved)} was not taken, and is lost: {error}")
                     remove_up_to(folder, saved)
                     torn = 0
             except (HoldfastError, OSError) as error:
@@ -120,7 +120,7 @@ class CheckpointTransfers:
                 pause = min(2 * pause, longest)
             else:
                 if self._said.pop(task.key, None) is not None:
-                    task.say("the checkpoint that waited on this host's disk is on record")
+                    task.write_line("the checkpoint that waited on this host's disk is on record")
                 log.info(f"checkpoint {number} is on record", extra=extra)
                 remove_up_to(folder, saved)
                 pause, torn = _AGAIN_SECONDS[0], 0
@@ -130,7 +130,7 @@ class CheckpointTransfers:
     def _note_failure(self, task: AgentTask, sentence: str) -> None:
         if task.key not in self._said:
             log.warning(sentence, extra=task.about())
-            task.say(sentence)
+            task.write_line(sentence)
         self._said[task.key] = sentence
 
     def _end_upload(self, task: AgentTask, work: asyncio.Task[None]) -> None:
@@ -161,7 +161,7 @@ class CheckpointTransfers:
             lost = f"its last checkpoint was not taken within {bound:g} s of its end"
             log.error(f"{lost}; the next attempt starts from the one before", extra=task.about())
             why = self._said.get(task.key, "its controller was not reached, or was slow")
-            task.note(f"{lost}, and is lost: {why}")
+            task.add_notice(f"{lost}, and is lost: {why}")
         finally:
             del self._held[task.key]
             wire = self._wires.get(task.key)
@@ -260,8 +260,8 @@ class CheckpointTransfers:
     async def _find_older(
         self, task: AgentTask, offer: CheckpointOffer, error: Exception, wire: Wire
     ) -> CheckpointOffer | None:
-        """Return the checkpoint before this one; None if none is kept or the controller does not
-        answer."""
+        """Return the checkpoint before the given checkpoint; None if none is kept or the controller
+        does not answer."""
         skip = partial(self._transfers.skip, task.key, offer.number, str(error), wire)
         try:
             older = await run_aside(skip)

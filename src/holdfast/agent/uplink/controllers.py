@@ -27,8 +27,8 @@ FILE = "controllers.json"
 
 
 class KnownControllers:
-    """The controllers of this host's cluster. joined: the addresses of the configuration. learn: takes
-    further ones, each of which may be given often."""
+    """The controllers of this host's cluster. joined: the addresses of the configuration. learn:
+    called with further addresses; the same address may come again."""
 
     def __init__(
         self,
@@ -57,7 +57,8 @@ class KnownControllers:
         return found
 
     async def ask(self) -> None:
-        """Ask the controller once, and keep what it names. Raises HoldfastError, OSError."""
+        """Ask the controller once for the addresses of the others, and keep the addresses that it
+        names. Raises HoldfastError, OSError."""
         found = self.choose((await self._calls.ask_controllers()).urls)
         self._learn(found)
         urls = [address.url for address in found]
@@ -66,7 +67,8 @@ class KnownControllers:
             self._kept = urls
 
     async def run(self) -> None:
-        """Ask for ever, soon after the start and then every few minutes."""
+        """Ask the controller for the addresses of the others for ever: soon after the start, and
+        then every few minutes."""
         pause = 5.0
         while True:
             await asyncio.sleep(pause * random.uniform(0.75, 1.25))

@@ -43,7 +43,7 @@ _TAKEN_SECONDS = 5.0
 
 
 class _NoToken(Unauthorized):
-    """Says that there is no join token that can be used; the message gives the reason."""
+    """Raised where no join token can be used; the message gives the reason."""
 
 
 class HostIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

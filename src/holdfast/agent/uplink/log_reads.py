@@ -37,7 +37,7 @@ class LogReader:
         self._sent_at: dict[str, float] = {}  # order id → CLOCK_BOOTTIME
         self._asked = asyncio.Event()
 
-    def take(self, orders: Sequence[LogReadOrder]) -> bool:
+    def accept_orders(self, orders: Sequence[LogReadOrder]) -> bool:
         """Answer these orders soon, and forget orders that the sync answer no longer names.
         Return True if any of them is new."""
         now = read_boottime()
@@ -81,7 +81,7 @@ class LogReader:
         return LogReadAnswer(id=order.id, offset=start, data=data, reason=reason)
 
     def _find_task(self, order: LogReadOrder) -> AgentTask:
-        """Return the task of an order; if it is forgotten, one that stands for its folder, where
-        all output was masked when it was shipped."""
+        """Return the task of an order; if the task is forgotten, a stand-in for its folder, in
+        which all output was masked when it was shipped."""
         found = self._table.get(order.key)
         return found or AgentTask(order.key, self._table.folder_of(order.key), None, 0.0)

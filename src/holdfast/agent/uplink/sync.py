@@ -28,7 +28,7 @@ import msgspec
 
 from holdfast.agent.tasks.task import YOUNG_TOLD_SECONDS
 from holdfast.agent.uplink.calls import ControllerCalls
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.readings.usage import RankUsage
@@ -106,7 +106,7 @@ class SyncLoop:
         self,
         calls: ControllerCalls,
         taker: SyncTaker,
-        news: News,
+        news: SyncWish,
         *,
         incarnation: str,
         interval_seconds: float,
@@ -172,7 +172,7 @@ class SyncLoop:
         return max((call.alone_until for call in self._flights.values()), default=0.0)
 
     def _start(self, *, wait: bool = True) -> None:
-        self._news.take()
+        self._news.clear()
         self._seq += 1
         longest = min(self.interval_seconds, MAX_WAIT_SECONDS, self._lease_seconds / 6)
         wait_seconds = longest if self._connected and wait else 0.0
@@ -182,9 +182,6 @@ class SyncLoop:
             tasks=self._taker.make_reports(),
             wait_seconds=wait_seconds,
             settings_rev=self._settings_rev(),
-            shares_peers=True,
-            shares_ports=True,
-            shares_orders=True,
             faults=self._taker.list_faults(),
             gpus=self._taker.show_gpus(),
             strain=self._taker.say_strain()[:256],

@@ -111,7 +111,8 @@ def open_newest(folder: Path) -> SavedCheckpoint | None:
 
 
 def remove_up_to(folder: Path, saved: SavedCheckpoint) -> None:
-    """Delete a checkpoint and the older ones. A newer one stays, also if it has the same name."""
+    """Delete a checkpoint and the older checkpoints in its folder. A newer file stays, also if it
+    has the same name."""
     for changed_ns, _, path in find_saved(folder):
         if changed_ns <= saved.changed_ns:
             with contextlib.suppress(OSError):
@@ -126,7 +127,8 @@ class Wire:
         self._stopped = False
 
     def use(self, stream: ByteStream) -> None:
-        """Remember the connection of the call that begins, so that `stop` can break it off."""
+        """Remember the connection of the call that begins, so that `stop` can break the call
+        off."""
         self._stream = stream
         self.check()
 

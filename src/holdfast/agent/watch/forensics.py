@@ -25,6 +25,7 @@ from holdfast.agent.uplink.logs import read_log_tail
 from holdfast.core.facts import Trip
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.process.syscalls import read_boottime
+from holdfast.version import name_install
 from holdfast.wire.agent import Forensics
 from holdfast.wire.beat import encode_beat
 
@@ -159,7 +160,7 @@ class ForensicsSender:
     async def _dump_stacks(self, task: AgentTask, seconds: float) -> str:
         py_spy = find_py_spy()
         if py_spy is None:
-            return "py-spy is not installed (pip install 'holdfast[forensics]')"
+            return f"py-spy is not installed ({name_install('forensics')})"
         pids = [pid for pid in await self._find_pids(task) if is_python(pid)]
         if not pids:
             return "no Python process"
@@ -190,7 +191,7 @@ class ForensicsSender:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 15.0)
 
-    async def settle(self, seconds: float) -> None:
+    async def wait_until_sent(self, seconds: float) -> None:
         """Wait until all that is being sent has arrived, for `seconds` at most."""
         await self._sending.wait(seconds)
 

@@ -65,8 +65,8 @@ class Kills:
             log.exception("forensics failed", extra=task.about())
 
     def end(self, task: AgentTask, trip: Trip) -> None:
-        """TERM a task, and KILL what is left of it after its grace (AGT-6). That it then ends with
-        0 does not void the trip (END-1)."""
+        """TERM a task, and KILL what is left of it after its grace (AGT-6). An exit status of 0
+        after that does not void the trip (END-1)."""
         if not task.live:
             return
         seconds, now = task.watch.settings.grace_seconds, read_boottime()
@@ -79,7 +79,7 @@ class Kills:
         asyncio.get_running_loop().call_later(seconds + 0.5, self.kill, task)  # AGT-2
 
     def go_on(self, task: AgentTask) -> None:
-        """End a task whose verdict an earlier agent gave, and did not live to carry out."""
+        """End a task whose trip an earlier agent recorded but did not live to carry out."""
         trip = task.watch.trip
         if trip is not None and _may_save(task, trip):
             self.end(task, trip)

@@ -60,7 +60,7 @@ def note_loss(task: AgentTask, beat: Beat) -> None:
     before, task.saved.nan_beats = task.saved.nan_beats, min(beat.nan_beats, MAX_COUNT)
     if before < NAN_BEATS <= beat.nan_beats:
         at = "" if beat.step is None else f", up to step {beat.step}"
-        task.note(f"its loss was NaN or infinite for {beat.nan_beats} beats in a row{at}")
+        task.add_notice(f"its loss was NaN or infinite for {beat.nan_beats} beats in a row{at}")
 
 
 def read_cpu_seconds(pid: int) -> float | None:

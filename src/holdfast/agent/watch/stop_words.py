@@ -1,4 +1,4 @@
-"""The word to a task that it has to stop: why, and until when (`work.stop_word`)."""
+"""Tell a task that it has to stop, why, and until when (`work.stop_word`)."""
 
 import logging
 import os
@@ -14,9 +14,9 @@ log = logging.getLogger("holdfast.agent.watch.stop_words")
 
 
 def leave_word(task: AgentTask, why: str, until: float) -> None:
-    """Leave the word in the folder into which the task saves. until: the instant of the kill
-    (CLOCK_BOOTTIME). The task may write there too, so no link of its is followed. A word that
-    cannot be written is logged, because the task is stopped all the same."""
+    """Write the word for the task into the folder into which the task saves. until: the instant of
+    the kill (CLOCK_BOOTTIME). The task may write there too, so no link of its is followed. A word
+    that cannot be written is logged, because the task is stopped all the same."""
     folder = out_path(task)
     part, data = folder / f"{NAME}.part", msgspec.json.encode({"why": why, "until": until})
     try:

@@ -1,5 +1,5 @@
-"""Read what may slow down all processes of this host: a hot or throttled processor, too many processes,
-memory that is short, a network that loses packets."""
+"""Read the signs of a strain that may slow down all processes of this host: a hot or throttled
+processor, too many processes, memory that is short, a network that loses packets."""
 
 from collections.abc import Mapping
 from glob import glob

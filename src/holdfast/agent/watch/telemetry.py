@@ -32,16 +32,16 @@ class Telemetry:
         return show_telemetry(self._devices, read_boottime() - self._read_at)
 
     def is_idle(self, gpus: Collection[int], percent: float) -> bool:
-        """Return whether none of these devices did more than `percent` when they were last read.
-        One that could not be read is not idle (SIGNAL-1)."""
+        """Return whether none of these devices did more than `percent` when they were last read. A
+        device that could not be read is not idle (SIGNAL-1)."""
         used = [d.utilisation_percent for d in self._devices if d.index in gpus]
         fresh = read_boottime() - self._read_at < 3 * INTERVAL_SECONDS
         known = len(used) == len(gpus) > 0 and fresh
         return known and all(each is not None and each <= percent for each in used)
 
     async def run(self) -> None:
-        """Read the devices for ever (only once if this host has none), and what strains the
-        host."""
+        """Read the devices and the strain of the host for ever; the devices only once if this host
+        has none."""
         has_devices = True
         while True:
             devices = await self._probe.read_devices() if has_devices else None

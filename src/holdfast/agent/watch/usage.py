@@ -65,8 +65,8 @@ class _Seen:
         self.cores_max = max(self.cores_max, used / span)
         self.memory_max = max(self.memory_max, memory_bytes)
 
-    def tell(self, key: TaskKey, now: float) -> RankUsage:
-        """Return the readings since the last time."""
+    def take_readings(self, key: TaskKey, now: float) -> RankUsage:
+        """Return the readings since the last call, and forget them."""
         cores, most = round(self.used / self.span, 3), round(self.cores_max, 3)
         told = RankUsage(key, cores, self.memory_max, most)
         self.told_at, self.used, self.span, self.cores_max, self.memory_max = now, 0.0, 0.0, 0.0, 0
@@ -82,8 +82,8 @@ class UsageMeter:
         self._seen: dict[TaskKey, _Seen] = {}
         self._untold: list[RankUsage] = []
 
-    def take(self) -> list[RankUsage]:
-        """Return the readings that were not returned before. One that a lost sync carried leaves a
+    def take_readings(self) -> list[RankUsage]:
+        """Return the readings that were not returned before. A reading whose sync was lost leaves a
         gap."""
         untold, self._untold = self._untold, []
         return untold
@@ -146,7 +146,7 @@ class UsageMeter:
                 seen.add(now, used, memory_bytes)
             seen.at, seen.group_seconds, seen.spent = now, seconds, spent
             if seen.span and (seen.told_at is None or now - seen.told_at >= tell_seconds - 1.0):
-                found.append(seen.tell(task.key, now))
+                found.append(seen.take_readings(task.key, now))
         return found
 
 
@@ -159,8 +159,8 @@ def _see_first(task: AgentTask, now: float, seconds: float | None) -> _Seen:
 
 
 def _read_groups(groups: Sequence[TaskGroup]) -> tuple[float | None, int | None]:
-    """Return the processor seconds and the bytes that a task's groups count; None for what none
-    counts."""
+    """Return the processor seconds and the bytes of memory that a task's control groups count; None
+    for a figure that no group counts."""
     seconds = [s for group in groups if (s := group.read_cpu_seconds()) is not None]
     sizes = [size for group in groups if (size := group.read_own_bytes()) is not None]
     return (max(seconds, default=None), max(sizes, default=None))

@@ -62,7 +62,7 @@ def read_declared(function: str) -> tuple[FunctionSpec | None, str | None]:
     packages here, declares; None for both, with a note to the user, where the function cannot be
     imported here, as for an app that only hosts have."""
     out, into = os.pipe()
-    words = [sys.executable, "-P", "-m", "holdfast.tasks.declared", function, str(into)]
+    words = [sys.executable, "-P", "-m", "holdfast.functions.declared", function, str(into)]
     try:
         with os.fdopen(out, "rb") as pipe:
             process = Popen(words, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, pass_fds=(into,))

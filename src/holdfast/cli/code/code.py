@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.output import table
 from holdfast.core.bundles.manifest import FILE, FOLDER, Entry, count_bytes, show_path
@@ -29,7 +29,7 @@ _KINDS = ("file", "folder", "link")
 @click.option("--get", "target", metavar="DIR", help="Write the job's code into a new folder.")
 @talks
 def code(
-    face: Face,
+    io: CommandIO,
     job_id: str | None,
     listed: bool,
     workdir: str | None,
@@ -53,23 +53,23 @@ def code(
     if job_id is None:
         if other is not None or target is not None:
             raise click.UsageError("--diff and --get go with a job")
-        _show_folder(face, workdir or ".", listed)
+        _show_folder(io, workdir or ".", listed)
         return
     if workdir is not None:
         raise click.UsageError("--workdir goes without a job")
-    with face.client() as client:
-        _show_job(face, client, find_job(client, job_id), listed, other, target)
+    with io.client() as client:
+        _show_job(io, client, find_job(client, job_id), listed, other, target)
 
 
-def _show_folder(face: Face, folder: str, listed: bool) -> None:
+def _show_folder(io: CommandIO, folder: str, listed: bool) -> None:
     from holdfast.client.bundles.care import find_home, find_secrets
     from holdfast.client.bundles.walk import walk
 
     found = walk(folder, explain=True)
     paths = [one.path for one in found.found]
     worries = [*find_home(folder, os.path.expanduser("~")), *find_secrets(paths, whole=True)]
-    if face.as_json:
-        face.show_json(
+    if io.as_json:
+        io.show_json(
             {
                 "folder": show_path(found.root),
                 "files": found.files,
@@ -84,7 +84,7 @@ def _show_folder(face: Face, folder: str, listed: bool) -> None:
         )
         return
     lines = [show_path(one.path) for one in found.found] if listed else []
-    face.show(None, "\n".join([*lines, *_sum_up(found, worries, listed)]))
+    io.show(None, "\n".join([*lines, *_sum_up(found, worries, listed)]))
 
 
 def _sum_up(found: Walk, worries: Sequence[str], listed: bool) -> list[str]:
@@ -108,7 +108,7 @@ def _sum_up(found: Walk, worries: Sequence[str], listed: bool) -> list[str]:
 
 
 def _show_job(
-    face: Face, client: Client, job_id: str, listed: bool, other: str | None, target: str | None
+    io: CommandIO, client: Client, job_id: str, listed: bool, other: str | None, target: str | None
 ) -> None:
     from holdfast.client.bundles.fetch import compare_codes, fetch_code, restore_code
 
@@ -119,17 +119,17 @@ def _show_job(
         same = f"jobs {mine.job_id} and {theirs.job_id} have the same code"
         rows = [f"{one.what:8} {show_path(one.path)}" for one in found]
         plain = [{"path": show_path(one.path), "what": one.what} for one in found]
-        face.show(plain, "\n".join(rows) or same)
+        io.show(plain, "\n".join(rows) or same)
         return
     if target is not None:
         restore_code(client, mine, target)
-        face.show({"folder": target, "digest": mine.digest}, f"the code of {job_id} is in {target}")
+        io.show({"folder": target, "digest": mine.digest}, f"the code of {job_id} is in {target}")
         return
     files, total = count_bytes(mine.entries)
     attempts = client.attempts(job_id)
     described = attempts[-1].code.describe() if attempts and attempts[-1].code else mine.digest
-    if face.as_json:
-        face.show_json(
+    if io.as_json:
+        io.show_json(
             {
                 "digest": mine.digest,
                 "files": files,
@@ -139,7 +139,7 @@ def _show_job(
         )
         return
     head = f"code {described}: {files} files, {short_bytes(total)}"
-    face.show(None, "\n".join([_draw(mine.entries), head]) if listed else head)
+    io.show(None, "\n".join([_draw(mine.entries), head]) if listed else head)
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

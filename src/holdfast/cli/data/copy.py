@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.data.outputs import note_missing
-from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import find_job
+from holdfast.cli.live.live_line import LiveLine
 from holdfast.cli.options import COUNT
 from holdfast.cli.output import note
-from holdfast.cli.watch.live_line import LiveLine
 from holdfast.client.data.session_pipe import CopySessions
 from holdfast.core.words import short_bytes, split_span
 from holdfast.errors import Conflict, NotFound, ValidationError
@@ -31,7 +31,7 @@ _SHOWN = 20
 @click.option("--rank", type=COUNT, help="The task of a gang. [default: 0]")
 @click.option("--attempt", type=click.IntRange(1), help="Kept outputs of this attempt.")
 @talks
-def cp(face: Face, words: tuple[str, ...], rank: int | None, attempt: int | None) -> int:
+def cp(io: CommandIO, words: tuple[str, ...], rank: int | None, attempt: int | None) -> int:
     """Copy files and folders from a running task, or to it.
 
     The side of the task is written JOB:PATH. A path without a / in front is below the folder of its
@@ -64,8 +64,8 @@ def cp(face: Face, words: tuple[str, ...], rank: int | None, attempt: int | None
     asked = _Asked(
         [path for _, path in there], to_path if not fetches else target, rank or 0, attempt
     )
-    with face.client() as client:
-        return _copy(face, client, find_job(client, job_word), asked, words, fetches=fetches)
+    with io.client() as client:
+        return _copy(io, client, find_job(client, job_word), asked, words, fetches=fetches)
 
 
 class _Asked(NamedTuple):
@@ -78,11 +78,17 @@ class _Asked(NamedTuple):
 
 
 def _copy(
-    face: Face, client: Client, job_id: str, asked: _Asked, words: Sequence[str], *, fetches: bool
+    io: CommandIO,
+    client: Client,
+    job_id: str,
+    asked: _Asked,
+    words: Sequence[str],
+    *,
+    fetches: bool,
 ) -> int:
     if fetches and asked.attempt is not None:
-        return _fetch_kept(face, client, job_id, asked)
-    line, began = LiveLine(wanted=not face.as_json), time.monotonic()
+        return _fetch_kept(io, client, job_id, asked)
+    line, began = LiveLine(wanted=not io.as_json), time.monotonic()
     copier = _make_copier(client, job_id, asked.rank, words, lambda p: line.show(_say(p, began)))
     try:
         done = (copier.fetch if fetches else copier.send)(asked.paths, asked.to)
@@ -92,7 +98,7 @@ def _copy(
             raise
         line.clear()
         note("the job is over, so its kept outputs are copied")
-        return _fetch_kept(face, client, job_id, asked)
+        return _fetch_kept(io, client, job_id, asked)
     except OSError as error:
         path = copier.progress.path
         what = f"{path} of the task cannot be written here, to {asked.to}"
@@ -109,7 +115,7 @@ def _copy(
         note(f"{path} is not copied: {why}")
     if len(done.left) > _SHOWN:
         note(f"{len(done.left) - _SHOWN} more are not copied; see --json")
-    face.show(
+    io.show(
         done,
         f"{done.files} files, {short_bytes(done.done)} in {split_span(time.monotonic() - began)}",
     )
@@ -146,7 +152,7 @@ def _say(progress: CopyProgress, began: float) -> str:
     )
 
 
-def _fetch_kept(face: Face, client: Client, job_id: str, asked: _Asked) -> int:
+def _fetch_kept(io: CommandIO, client: Client, job_id: str, asked: _Asked) -> int:
     """Copy kept outputs of a job that is over."""
     names = [os.path.normpath(path) for path in asked.paths if path]
     found = client.get_outputs(
@@ -157,5 +163,5 @@ def _fetch_kept(face: Face, client: Client, job_id: str, asked: _Asked) -> int:
     note_missing(client, job_id, found.attempt, asked.rank)
     for path in found.refused:
         note(f"{path} is not copied: it is a link that may lead out of {asked.to}")
-    face.show(found, f"{found.files} files, {short_bytes(found.bytes)} came")
+    io.show(found, f"{found.files} files, {short_bytes(found.bytes)} came")
     return 1 if found.refused else 0

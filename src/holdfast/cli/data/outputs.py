@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import age, note, table
@@ -31,7 +31,7 @@ _SHOWN = 20
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @talks
 def outputs(
-    face: Face,
+    io: CommandIO,
     job_id: str,
     files: bool,
     to: str | None,
@@ -57,21 +57,21 @@ def outputs(
         raise click.UsageError("--list shows files, and --get fetches them; give one of the two")
     if names and to is None:
         raise click.UsageError("names choose what --get fetches; give --get DIR with them")
-    with face.client() as client:
+    with io.client() as client:
         job_id = find_job(client, job_id)
         if wait:
             client.wait_outputs(job_id, attempt=attempt)
         if to is not None:
-            _fetch(face, client, job_id, to, attempt, rank or 0, names)
+            _fetch(io, client, job_id, to, attempt, rank or 0, names)
         elif files:
-            _list_files(face, client, job_id, attempt, rank or 0)
+            _list_files(io, client, job_id, attempt, rank or 0)
         else:
             rows = client.outputs(job_id, attempt=attempt, rank=rank)
-            face.show(rows, outputs_table(rows))
+            io.show(rows, outputs_table(rows))
 
 
 def _fetch(
-    face: Face,
+    io: CommandIO,
     client: Client,
     job_id: str,
     to: str,
@@ -92,7 +92,7 @@ def _fetch(
     note_missing(client, job_id, found.attempt, rank)
     for path in found.refused:
         note(f"{path} is not written: it is a link that may lead out of {to}")
-    face.show(found, f"{found.files} files in {to}, {short_bytes(found.bytes)} came")
+    io.show(found, f"{found.files} files in {to}, {short_bytes(found.bytes)} came")
 
 
 def note_missing(client: Client, job_id: str, attempt: int, rank: int) -> None:
@@ -110,12 +110,12 @@ def list_missing(one: OutputsRecord) -> list[str]:
     return [*lines, *([f"{more} more were not kept; see --json"] if more else [])]
 
 
-def _list_files(face: Face, client: Client, job_id: str, attempt: int | None, rank: int) -> None:
+def _list_files(io: CommandIO, client: Client, job_id: str, attempt: int | None, rank: int) -> None:
     if attempt is None:
         rows = client.outputs(job_id, rank=rank)
         attempt = max([r.attempt for r in rows if r.digest] or [r.attempt for r in rows], default=1)
     rows_of = client.output_files(job_id, attempt, rank)
-    face.show(rows_of, files_table(rows_of))
+    io.show(rows_of, files_table(rows_of))
 
 
 def files_table(rows: Sequence[OutputFile]) -> str:

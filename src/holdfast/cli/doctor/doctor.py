@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 
 from holdfast.agent.health.parts import ask_parts
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.doctor.bundle import Report, check_target, make_report, write_report
 from holdfast.cli.doctor.places import Places, find_places
 from holdfast.cli.doctor.probe import ProbeOrder
 from holdfast.cli.endings import EXIT_FAILED, EXIT_OK
-from holdfast.cli.face import Face, talks
 from holdfast.cli.output import note, print_text
 from holdfast.cli.up.up import DEFAULT_PORT
 from holdfast.cli.where.asking import find_controller
@@ -70,10 +70,10 @@ def examine_machine(order: ProbeOrder) -> list[DoctorFinding]:
     return judge_machine(list(order.parts), fragments, SECONDS)
 
 
-def examine_controller(face: Face) -> tuple[list[DoctorFinding], ControllerPlace | None]:
+def examine_controller(io: CommandIO) -> tuple[list[DoctorFinding], ControllerPlace | None]:
     """Look at the server that commands go to, and return the findings."""
     try:
-        facts, place = find_controller(face.url, face.read_token(), face.context)
+        facts, place = find_controller(io.url, io.read_token(), io.context)
     except HoldfastError as error:  # a file of contexts that cannot be used, and the like
         return [problem("controller", error.message, "Mend what is named, then look again")], None
     return list(judge_controller(facts, datetime.now(UTC), needed=False)), place
@@ -95,7 +95,7 @@ def examine_controller(face: Face) -> tuple[list[DoctorFinding], ControllerPlace
 @click.option("--all", "every", is_flag=True, help="Show what is right, too.")
 @talks
 def doctor(
-    face: Face,
+    io: CommandIO,
     host: bool,
     data: str | None,
     state: str | None,
@@ -122,31 +122,31 @@ def doctor(
     places = find_places(data, state)
     host = host or places.data is not None or places.state is not None
     order = make_order(places, host=host, dsn=dsn)
-    about_server, place = examine_controller(face)
+    about_server, place = examine_controller(io)
     findings = [*about_server, *examine_machine(order)]
     gravest = find_gravest(findings)
     if target is not None:
         report = make_report(findings, places, place, dsn)
         length = write_report(report, target)
-        _show_report(face, report, target, length)
+        _show_report(io, report, target, length)
         return EXIT_OK
     value = {"gravest": gravest, "host": host, "findings": findings}
-    if face.as_json:
-        face.show_json(value)
+    if io.as_json:
+        io.show_json(value)
     else:
         print_text(_draw(findings, every=every))
     return EXIT_FAILED if gravest is Level.PROBLEM else EXIT_OK
 
 
-def _show_report(face: Face, report: Report, path: Path, length: int) -> None:
+def _show_report(io: CommandIO, report: Report, path: Path, length: int) -> None:
     value = {
         "file": str(path),
         "size": length,
         "contents": {name: len(data) for name, data in report.files.items()},
         "absent": report.absent,
     }
-    face.show(value, report.write_contents())
-    if not face.as_json:
+    io.show(value, report.write_contents())
+    if not io.as_json:
         note(f"wrote {path} ({short_bytes(length)}); look through it before you send it")
 
 

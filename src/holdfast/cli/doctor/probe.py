@@ -9,6 +9,7 @@ import functools
 import os
 import platform
 import resource
+import shutil
 import socket
 import statistics
 import subprocess
@@ -31,6 +32,7 @@ from holdfast.core.doctor.facts import (
     FileFacts,
     GpuFacts,
     GroupFacts,
+    ImportFacts,
     LimitFacts,
     LocalFacts,
     SharedMemoryFacts,
@@ -43,6 +45,12 @@ _SYNC_TRIES = 5
 _CONNECT_SECONDS = 1.0
 _ENGINE_SECONDS = 20.0
 _YOUNG_SECONDS = 60.0
+_PYTHON_SECONDS = 10.0
+_FIND_PACKAGE = """
+from importlib.util import find_spec
+found = find_spec("holdfast")
+print(found.origin or list(found.submodule_search_locations)[0] if found else "")
+"""
 _TIMEX_BYTES = 512  # more than the kernel's `struct timex`
 _TIME_ERROR = 5  # of adjtimex(2): the clock is not synchronised
 
@@ -68,6 +76,7 @@ class ProbeOrder(msgspec.Struct, frozen=True, kw_only=True):
         """Return the functions that look, each by the name of its part."""
         found: dict[str, Callable[[], Any]] = {
             "system": look_at_system,
+            "imports": look_at_imports,
             "time-zone": look_at_zone,
             "clock": look_at_clock,
             "permissions": functools.partial(look_at_files, self.files),
@@ -96,11 +105,41 @@ def look_at_system() -> SystemFacts:
     return SystemFacts(
         holdfast=VERSION,
         python=platform.python_version(),
-        kernel=platform.release(),
+        kernel=f"{platform.system()} {platform.release()}",
         machine=platform.machine(),
-        cpus=len(os.sched_getaffinity(0)),
+        cpus=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
         memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
     )
+
+
+def look_at_imports() -> list[ImportFacts]:
+    """Return the package `holdfast` of this Python and of the one that a job's `python` is."""
+    own = sys.modules["holdfast"].__file__ or ""
+    found = {
+        _name_place(sys.executable): ImportFacts(python=sys.executable, file=own, own=_is_own(own))
+    }
+    for python in filter(None, map(shutil.which, ("python", "python3"))):
+        if (place := _name_place(python)) not in found:
+            words = [python, "-c", _FIND_PACKAGE]
+            done = subprocess.run(
+                words, capture_output=True, text=True, timeout=_PYTHON_SECONDS, check=False
+            )
+            file = done.stdout.strip()
+            near = os.path.dirname(file).removesuffix("/holdfast") == os.getcwd()
+            found[place] = ImportFacts(python=python, file=file, own=_is_own(file), near=near)
+    return list(found.values())
+
+
+def _name_place(python: str) -> tuple[str, str]:
+    """Return what two names of one environment's Python have in common."""
+    return os.path.dirname(python), os.path.realpath(python)
+
+
+def _is_own(file: str) -> bool:
+    try:
+        return "from holdfast.version import VERSION" in Path(file).read_text(errors="replace")
+    except OSError:  # a folder without a first file, or none at all
+        return False
 
 
 def look_at_zone() -> ZoneFacts:
@@ -121,6 +160,8 @@ def look_at_zone() -> ZoneFacts:
 
 def look_at_clock() -> ClockFacts:
     """Ask the kernel whether a service keeps its clock right."""
+    if sys.platform != "linux":
+        return ClockFacts()
     answer = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     return ClockFacts(synchronized=None if answer < 0 else answer != _TIME_ERROR)
 
@@ -301,7 +342,7 @@ def _is_listening(host: str, port: int) -> bool:
 def look_at_agent(state: str) -> AgentFacts:
     """Return whether the agent of a folder runs, and whether its controller answers."""
     from holdfast.agent.config import CONFIG_FILE, HOST_FILE, read_config
-    from holdfast.agent.guardian.home import LOCK_FILE
+    from holdfast.agent.guardian.guardian_folder import LOCK_FILE
     from holdfast.errors import HoldfastError, Unavailable
 
     folder = Path(state)

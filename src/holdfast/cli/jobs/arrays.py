@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.face import Face
+from holdfast.cli.command_io import CommandIO
 from holdfast.cli.find.arrays import say_counts
 from holdfast.cli.jobs.jobs import jobs_table
 from holdfast.cli.output import age, facts, note, paint, print_text
@@ -38,11 +38,11 @@ def submit_many(
     return client.submit_sweep(sweep, spec, at_once=at_once)
 
 
-def show_array(face: Face, client: Client, array: ArrayRecord, *, indices: bool) -> None:
+def show_array(io: CommandIO, client: Client, array: ArrayRecord, *, indices: bool) -> None:
     """Show one array, and its members: those that are not done well, or all with `indices`."""
-    if face.as_json:
+    if io.as_json:
         members = list(client.jobs(array=array.id, page_size=500)) if indices else []
-        face.show_json({"array": array, "members": members} if indices else array)
+        io.show_json({"array": array, "members": members} if indices else array)
         return
     listed = (
         list(client.jobs(array=array.id, page_size=500)) if indices else list_some(client, array)

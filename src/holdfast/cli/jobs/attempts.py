@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import one_job
 from holdfast.cli.operate.config import value_text
 from holdfast.cli.options import JOB
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--cause", help="Only attempts that ended of this cause.")
 @click.option("--policy", is_flag=True, help="Also the retry policy in force at each end.")
 @talks
-def attempts(face: Face, job_id: str, cause: str | None, policy: bool) -> None:
+def attempts(io: CommandIO, job_id: str, cause: str | None, policy: bool) -> None:
     """List a job's attempts, oldest first, and under each the decision at its end.
 
     FROM is the attempt before it, RETRY the number of retries charged before it, CHARGED the budget
@@ -38,14 +38,14 @@ def attempts(face: Face, job_id: str, cause: str | None, policy: bool) -> None:
       holdfast attempts 06ch2v8wq1m4kz7d9x3t
       holdfast attempts 06ch2v8wq1m4kz7d9x3t --json | jq '.[-1].cause'
     """
-    with face.client() as client, one_job(client, job_id) as found:
+    with io.client() as client, one_job(client, job_id) as found:
         rows = client.attempts(found, cause)
     nothing = (
         f"none ended of {cause}"
         if cause is not None
         else "no attempts yet; `holdfast why` says why"
     )
-    face.show(rows, attempts_table(rows, policies=policy) if rows else nothing)
+    io.show(rows, attempts_table(rows, policies=policy) if rows else nothing)
 
 
 def attempts_table(rows: Sequence[AttemptRecord], *, policies: bool = False) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import act_on, find_instead, find_job
 from holdfast.cli.options import add_options, ask, read_pairs
 from holdfast.cli.output import note, paint, print_text
@@ -72,7 +72,7 @@ def _selects(states: Sequence[str]) -> Callable[..., Any]:
 @click.option("--reason", default="", help="Kept with the job.")
 @click.option("--hard", is_flag=True, help="Kill at once, without TERM and grace.")
 @talks
-def cancel(face: Face, words: Sequence[str], reason: str, hard: bool, **chosen: Any) -> None:
+def cancel(io: CommandIO, words: Sequence[str], reason: str, hard: bool, **chosen: Any) -> None:
     """Cancel jobs. Running tasks get TERM, their grace, then KILL.
 
     With --name, --state, --label or --all, it cancels every unfinished job that has all of these,
@@ -84,7 +84,7 @@ def cancel(face: Face, words: Sequence[str], reason: str, hard: bool, **chosen: 
       holdfast cancel --label sweep=7 --state queued
       holdfast cancel my-array        every member; one is my-array[7]
     """
-    with face.client() as client:
+    with io.client() as client:
 
         def act(job_id: str) -> JobRecord:
             return client.cancel(job_id, reason, hard=hard)
@@ -96,7 +96,7 @@ def cancel(face: Face, words: Sequence[str], reason: str, hard: bool, **chosen: 
             return client.cancel_array(array.id, reason, hard=hard)
 
         acts = Acts("cancel", "cancelled", act, act_on_many, act_on_array)
-        _act(face, client, words, _UNFINISHED, chosen, acts)
+        _act(io, client, words, _UNFINISHED, chosen, acts)
 
 
 @click.command()
@@ -109,7 +109,7 @@ def cancel(face: Face, words: Sequence[str], reason: str, hard: bool, **chosen: 
     help="With its checkpoints, or without.",
 )
 @talks
-def retry(face: Face, words: Sequence[str], counted: bool, keep: bool, **chosen: Any) -> None:
+def retry(io: CommandIO, words: Sequence[str], counted: bool, keep: bool, **chosen: Any) -> None:
     """Queue failed or cancelled jobs again.
 
     Without --counted all budgets begin anew. Each rank starts from its newest checkpoint. A parked
@@ -125,7 +125,7 @@ def retry(face: Face, words: Sequence[str], counted: bool, keep: bool, **chosen:
       holdfast retry --label sweep=7 --state failed --yes
       holdfast retry my-array                       its failed members alone
     """
-    with face.client() as client:
+    with io.client() as client:
 
         def act(job_id: str) -> JobRecord:
             return client.retry(job_id, counted=counted, from_scratch=not keep)
@@ -142,11 +142,11 @@ def retry(face: Face, words: Sequence[str], counted: bool, keep: bool, **chosen:
             return client.retry_array(array.id)
 
         acts = Acts("retry", "retried", act, act_on_many, act_on_array)
-        _act(face, client, words, _RETRIABLE, chosen, acts)
+        _act(io, client, words, _RETRIABLE, chosen, acts)
 
 
 def _act(
-    face: Face,
+    io: CommandIO,
     client: Client,
     words: Sequence[str],
     states: Sequence[str],
@@ -161,7 +161,7 @@ def _act(
             raise click.UsageError(
                 "give either jobs, or --name, --state, --label or --all to select them"
             )
-        _act_on_words(face, client, words, acts)
+        _act_on_words(io, client, words, acts)
         return
     if not filters and not every:
         raise click.UsageError("give a JOB, or select jobs with --name, --state, --label or --all")
@@ -171,11 +171,11 @@ def _act(
     if acts.verb == "retry":
         job_ids.reverse()  # they are queued in the order of their submission
     if not job_ids:
-        face.show([], "no such jobs")
+        io.show([], "no such jobs")
         return
     if not yes:
         ask(f"{acts.verb.capitalize()} {count_of(len(job_ids), 'job')}?")
-    _act_on_selected(face, job_ids, acts)
+    _act_on_selected(io, job_ids, acts)
 
 
 def _say_outcome(job: JobRecord | ArrayRecord) -> str:
@@ -191,21 +191,21 @@ class Results:
     """Prints what became of each job, even after a refusal; the first refusal decides the exit
     code."""
 
-    def __init__(self, face: Face) -> None:
-        self._face = face
+    def __init__(self, io: CommandIO) -> None:
+        self._io = io
         self._done: list[JobRecord | ArrayRecord] = []
         self._refused: HoldfastError | None = None
 
-    def take(self, job: JobRecord | ArrayRecord) -> None:
+    def print_result(self, job: JobRecord | ArrayRecord) -> None:
         """Print a job or an array that is now as the user asked."""
         self._done.append(job)
-        if not self._face.as_json:
+        if not self._io.as_json:
             print_text(f"{job.id}  {_say_outcome(job)}")
 
     def refuse(self, word: str, error: HoldfastError) -> None:
         """Print that the controller refused to act on the job or array `word`, and remember the
         first such error."""
-        if self._refused is not None and not self._face.as_json:
+        if self._refused is not None and not self._io.as_json:
             note(f"{word}: {error}")
         self._refused = self._refused or error
 
@@ -213,8 +213,8 @@ class Results:
         """Print the outcomes as JSON, if the user asked for it: as a list, or without `as_list` as
         one object, because there is one outcome only. Raises the error of the first cancel that was
         refused."""
-        if self._face.as_json and self._done:
-            self._face.show_json(self._done if as_list else self._done[0])
+        if self._io.as_json and self._done:
+            self._io.show_json(self._done if as_list else self._done[0])
         if self._refused is not None:
             raise self._refused
 
@@ -223,10 +223,10 @@ class DoneCount:
     """Says on stderr how many jobs are done, where that takes long and no lines tell of it, and when
     it ends too early: by Ctrl-C, or by an error."""
 
-    def __init__(self, face: Face, total: int, done_word: str) -> None:
+    def __init__(self, io: CommandIO, total: int, done_word: str) -> None:
         self._done = self._asked = 0
         self._total, self._done_word = count_of(total, "job"), done_word
-        self._shows = sys.stderr.isatty() and (face.as_json or not sys.stdout.isatty())
+        self._shows = sys.stderr.isatty() and (io.as_json or not sys.stdout.isatty())
         self._shown = False
         self._since = time.monotonic()
 
@@ -264,13 +264,13 @@ def _act_on_pages(job_ids: Sequence[str], acts: Acts, count: DoneCount) -> Itera
         yield from outcomes
 
 
-def _act_on_selected(face: Face, job_ids: Sequence[str], acts: Acts) -> None:
-    results = Results(face)
+def _act_on_selected(io: CommandIO, job_ids: Sequence[str], acts: Acts) -> None:
+    results = Results(io)
     try:
-        with DoneCount(face, len(job_ids), acts.done) as count:
+        with DoneCount(io, len(job_ids), acts.done) as count:
             for outcome in _act_on_pages(job_ids, acts, count):
                 try:
-                    results.take(_read(outcome))
+                    results.print_result(_read(outcome))
                 except HoldfastError as error:
                     results.refuse(outcome.id, error)
     except HoldfastError as error:
@@ -288,11 +288,11 @@ def _read(outcome: JobOutcome) -> JobRecord:
     return outcome.job
 
 
-def _act_on_words(face: Face, client: Client, words: Sequence[str], acts: Acts) -> None:
+def _act_on_words(io: CommandIO, client: Client, words: Sequence[str], acts: Acts) -> None:
     """Act on the jobs and arrays that the words name; on several jobs in one call."""
-    results = Results(face)
+    results = Results(io)
     if len(words) == 1:
-        results.take(act_on(client, words[0], acts.job, acts.array))
+        results.print_result(act_on(client, words[0], acts.job, acts.array))
         results.show(as_list=False)
         return
     found: dict[str, str | HoldfastError] = {}
@@ -302,7 +302,7 @@ def _act_on_words(face: Face, client: Client, words: Sequence[str], acts: Acts) 
         except HoldfastError as error:
             found[word] = error
     ids = [job_id for job_id in dict.fromkeys(found.values()) if isinstance(job_id, str)]
-    with DoneCount(face, len(ids), acts.done) as count:
+    with DoneCount(io, len(ids), acts.done) as count:
         outcomes = {outcome.id: outcome for outcome in _act_on_pages(ids, acts, count)}
     for word in words:
         job_id = found[word]
@@ -310,9 +310,9 @@ def _act_on_words(face: Face, client: Client, words: Sequence[str], acts: Acts) 
             try:
                 if not isinstance(job_id, str):
                     raise job_id
-                results.take(_read(outcomes[job_id]))
+                results.print_result(_read(outcomes[job_id]))
             except NotFound as missing:
-                results.take(acts.array(find_instead(client, word, missing)))
+                results.print_result(acts.array(find_instead(client, word, missing)))
         except HoldfastError as error:
             results.refuse(word, error)
     results.show(as_list=True)

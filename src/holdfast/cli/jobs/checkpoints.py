@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import age, table
@@ -48,22 +48,22 @@ def checkpoints() -> None:
 @checkpoints.command("list")
 @JOB
 @talks
-def list_them(face: Face, job_id: str) -> None:
+def list_them(io: CommandIO, job_id: str) -> None:
     """List checkpoints. The next attempt starts from the newest of each rank.
 
     \b
     Example:
       holdfast checkpoints 06ch2v8wq1m4kz7d9x3t
     """
-    with face.client() as client:
+    with io.client() as client:
         job_id = find_job(client, job_id)
         rows = client.checkpoints(job_id)
-        if face.as_json:
-            face.show(rows, "")
+        if io.as_json:
+            io.show(rows, "")
             return
         text = checkpoints_table(rows) if rows else "no checkpoint is kept"
         refused = list(_list_refused(client, job_id))
-    face.show(rows, "\n".join([text, *refused]))
+    io.show(rows, "\n".join([text, *refused]))
 
 
 def _list_refused(client: Client, job_id: str) -> Iterator[str]:
@@ -108,21 +108,21 @@ def checkpoints_table(rows: Sequence[CheckpointRecord]) -> str:
     help="The file to write.",
 )
 @talks
-def get(face: Face, job_id: str, rank: int, number: int | None, output: str) -> None:
+def get(io: CommandIO, job_id: str, rank: int, number: int | None, output: str) -> None:
     """Fetch a checkpoint into a file, whole or not at all.
 
     \b
     Example:
       holdfast checkpoints get 06ch2v8wq1m4kz7d9x3t --rank 0 -o weights.pt
     """
-    with face.client() as client:
+    with io.client() as client:
         try:
             client.get_checkpoint(find_job(client, job_id), output, rank=rank, number=number)
         except OSError as error:
             why = f"{output} cannot be written: {error.strerror or error}"
             raise click.ClickException(why) from error
     count = os.stat(output).st_size
-    face.show({"file": output, "size": count}, f"{output}: {short_bytes(count)}")
+    io.show({"file": output, "size": count}, f"{output}: {short_bytes(count)}")
 
 
 @checkpoints.command()
@@ -132,17 +132,19 @@ def get(face: Face, job_id: str, rank: int, number: int | None, output: str) -> 
 @click.option("--step", type=COUNT, help="The step that the work has reached with it.")
 @click.option("--epoch", type=POSITIVE, help="The running attempt's epoch, if one runs.")
 @talks
-def put(face: Face, job_id: str, file: str, rank: int, step: int | None, epoch: int | None) -> None:
+def put(
+    io: CommandIO, job_id: str, file: str, rank: int, step: int | None, epoch: int | None
+) -> None:
     """Leave a file for the next attempt of a rank.
 
     \b
     Example:
       holdfast checkpoints put 06ch2v8wq1m4kz7d9x3t repaired.pt
     """
-    with face.client() as client:
+    with io.client() as client:
         job_id = find_job(client, job_id)
         record = client.put_checkpoint(job_id, file, rank=rank, epoch=epoch, step=step)
-    face.show(record, f"number {record.number} of rank {record.rank}: {short_bytes(record.size)}")
+    io.show(record, f"number {record.number} of rank {record.rank}: {short_bytes(record.size)}")
 
 
 @checkpoints.command("delete")
@@ -150,17 +152,17 @@ def put(face: Face, job_id: str, file: str, rank: int, step: int | None, epoch: 
 @click.option("--rank", type=COUNT, help="Only this rank's.")
 @click.option("--number", type=POSITIVE, help="Only this one.")
 @talks
-def remove(face: Face, job_id: str, rank: int | None, number: int | None) -> None:
+def remove(io: CommandIO, job_id: str, rank: int | None, number: int | None) -> None:
     """Forget checkpoints: the next attempt starts from the one before, or from nothing.
 
     \b
     Example:
       holdfast checkpoints delete 06ch2v8wq1m4kz7d9x3t --rank 0 --number 12
     """
-    with face.client() as client:
+    with io.client() as client:
         job_id = find_job(client, job_id)
         client.delete_checkpoints(job_id, rank=rank, number=number)
-    face.show({"job": job_id, "rank": rank, "number": number}, "forgotten")
+    io.show({"job": job_id, "rank": rank, "number": number}, "forgotten")
 
 
 @click.group()

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.arrays import find_array, say_counts, say_parameters, say_progress
 from holdfast.cli.find.jobs import find_job
+from holdfast.cli.live.progress import find_estimate, say_left, say_rate
 from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs, read_since
 from holdfast.cli.output import age, columns, count_columns, shorten, table, unstyle
-from holdfast.cli.watch.progress import find_estimate, say_left, say_rate
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.progress.pace import Estimate
 from holdfast.core.states import JobState
 from holdfast.core.words import split_span
-from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -77,7 +76,7 @@ REASON_COLUMNS, UNDER_COLUMNS, RATE_COLUMNS = 30, 5, 100
 @click.option("--watch", "watches", is_flag=True, help="Draw it anew every two seconds; q leaves.")
 @talks
 def jobs(
-    face: Face,
+    io: CommandIO,
     states: Sequence[str],
     labels: Sequence[str],
     limit: int,
@@ -129,25 +128,27 @@ def jobs(
         rows = list(found if everything else itertools.islice(found, min(limit, sys.maxsize)))
         return rows if sort == "age" else sorted(rows, key=_SORTS[sort])
 
-    if watches and not face.as_json and sys.stdin.isatty() and sys.stdout.isatty():
-        _watch(face, look, wide)
+    if watches and not io.as_json and sys.stdin.isatty() and sys.stdout.isatty():
+        _watch(io, look, wide)
         return
-    with face.client() as client:
+    with io.client() as client:
         rows = look(client)
-        starts = {} if face.as_json else _find_starts(client, rows)
-    face.show(rows, jobs_table(rows, wide=wide, starts=starts) if rows else "no jobs")
+        starts = {} if io.as_json else _find_starts(client, rows)
+    io.show(rows, jobs_table(rows, wide=wide, starts=starts) if rows else "no jobs")
 
 
-def _watch(face: Face, look: Callable[[Client], list[JobRecord | ArrayRecord]], wide: bool) -> None:
+def _watch(
+    io: CommandIO, look: Callable[[Client], list[JobRecord | ArrayRecord]], wide: bool
+) -> None:
     """Draw the table anew every two seconds."""
-    from holdfast.cli.watch.again import watch
+    from holdfast.cli.live.again import watch
 
     def make(client: Client) -> str:
         rows = look(client)
         starts = _find_starts(client, rows)
         return jobs_table(rows, wide=wide, starts=starts) if rows else "no jobs"
 
-    watch(face, make)
+    watch(io, make)
 
 
 def jobs_table(
@@ -208,10 +209,7 @@ def _find_starts(client: Client, rows: Iterable[JobRecord | ArrayRecord]) -> dic
     queued = {row.id for row in rows if row.state is JobState.QUEUED}
     if not queued:
         return {}
-    try:
-        found = [each for each in client.forecasts() if each.job_id in queued]
-    except NotFound:  # an older controller
-        return {}
+    found = [each for each in client.forecasts() if each.job_id in queued]
     return {each.job_id: _say_start(each) for each in found if each.expected_start is not None}
 
 

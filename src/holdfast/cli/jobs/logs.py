@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec
 
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.endings import EXIT_FAILED, EXIT_INTERRUPTED
-from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import act_on, one_job
 from holdfast.cli.jobs.ranks_output import Excerpt, RankPrefixer, find_last_lines
+from holdfast.cli.live.progress import StepLine
 from holdfast.cli.options import COUNT, JOB, POSITIVE, read_since
 from holdfast.cli.output import note, say_state, table, write_stream
-from holdfast.cli.watch.progress import StepLine
 from holdfast.core.logs.likeness import say_group
 from holdfast.core.records import JobRecord
 from holdfast.core.words import count_of, short_bytes
@@ -43,14 +43,14 @@ class Gaps:
         self._missing: dict[str, int] = {}
         self._reasons: dict[str, str] = {}
 
-    def take(self, line: LogLine) -> None:
+    def note_gap(self, line: LogLine) -> None:
         """Note how many bytes are missing before a line."""
         if line.stream not in self._missing and not self._full:
             note(f"{line.stream} is faster than its log is kept (log_keep_mb): a gap is here")
         self._missing[line.stream] = self._missing.get(line.stream, 0) + line.gap
         self._reasons[line.stream] = line.reason
 
-    def tell(self) -> None:
+    def print_gap(self) -> None:
         """Say how many bytes are missing, and which command fetches them."""
         for stream, lost in self._missing.items():
             if self._full:
@@ -106,14 +106,14 @@ def copy_output(
             job = item
             if narrator is not None:
                 with progress.output():
-                    narrator.take(item)
+                    narrator.print_change(item)
             continue
         if narrator is not None:
             narrator.started()
         if item.gap:
             with progress.output():
-                gaps.take(item)
-        data = item.data if excerpt is None else excerpt.take(item)
+                gaps.note_gap(item)
+        data = item.data if excerpt is None else excerpt.choose_bytes(item)
         if prefixer is not None:
             data = prefixer.feed(item.attempt, item.rank, item.stream, data)
         with progress.output(data):
@@ -121,7 +121,7 @@ def copy_output(
     with progress.output():
         for stream, data in prefixer.close() if prefixer is not None else ():
             write_stream(stream, data)
-        gaps.tell()
+        gaps.print_gap()
     return job, gaps
 
 
@@ -150,7 +150,7 @@ def copy_output(
 @click.option("--sizes", is_flag=True, help="How much each stream has, and how much is kept.")
 @talks
 def logs(
-    face: Face,
+    io: CommandIO,
     job_id: str,
     follow: bool,
     full: bool,
@@ -192,33 +192,33 @@ def logs(
     if lines is not None and which["tail"] is not None:
         raise click.UsageError("give either --tail or --tail-bytes, not both")
     cut = LinesCut(lines, None if since is None else _read_time(since), timestamps)
-    with face.client() as client:
+    with io.client() as client:
         if errors or sizes:
             with one_job(client, job_id) as job_id:
-                _show_sums(face, client, job_id, which["attempt"], errors=errors)
+                _show_sums(io, client, job_id, which["attempt"], errors=errors)
             return
         if follow or full:
             with one_job(client, job_id) as job_id:
                 asked = {**which, "full": full, "wait": follow}
-                sys.exit(_follow(face, client, client.job(job_id), asked, cut))
+                sys.exit(_follow(io, client, client.job(job_id), asked, cut))
         act_on(
             client,
             job_id,
-            lambda found: _show_job(face, client, found, which, cut),
-            lambda array: _show_array(face, client, array, which, cut),
+            lambda found: _show_job(io, client, found, which, cut),
+            lambda array: _show_array(io, client, array, which, cut),
         )
 
 
 def _show_sums(
-    face: Face, client: Client, job_id: str, attempt: int | None, *, errors: bool
+    io: CommandIO, client: Client, job_id: str, attempt: int | None, *, errors: bool
 ) -> None:
     """Show the error lines of all ranks, or how much each stream has written."""
     if errors:
         groups = client.errors(job_id, attempt)
-        face.show(groups, errors_text(groups) or "no line tells of an error")
+        io.show(groups, errors_text(groups) or "no line tells of an error")
         return
     streams = client.log_streams(job_id, attempt)
-    face.show(streams, sizes_text(streams) if streams else "it has written nothing")
+    io.show(streams, sizes_text(streams) if streams else "it has written nothing")
 
 
 def errors_text(groups: Sequence[ErrorGroup], first: int | None = None) -> str:
@@ -255,18 +255,18 @@ class LinesCut(NamedTuple):
 
 
 def _show_job(
-    face: Face, client: Client, job_id: str, which: dict[str, Any], cut: LinesCut
+    io: CommandIO, client: Client, job_id: str, which: dict[str, Any], cut: LinesCut
 ) -> None:
     """Print what there is of a job's output."""
     job = (
         client.job(job_id) if which["rank"] is None or cut != LinesCut(None, None, False) else None
     )
-    by_time = job is not None and job.tasks > 1 and which["rank"] is None and not face.as_json
+    by_time = job is not None and job.tasks > 1 and which["rank"] is None and not io.as_json
     if job is not None and (by_time or cut != LinesCut(None, None, False)):
-        sys.exit(_follow(face, client, job, {**which, "wait": False}, cut))
+        sys.exit(_follow(io, client, job, {**which, "wait": False}, cut))
     read = _read(client, job_id, which, _ranks_of(client, job, which))
-    if face.as_json:
-        face.show_json(
+    if io.as_json:
+        io.show_json(
             [{"stream": stream, "rank": rank, "data": data} for rank, stream, data in read]
         )
         return
@@ -298,7 +298,7 @@ def _make_excerpt(client: Client, job: JobRecord, which: dict[str, Any], cut: Li
 
 
 def _show_array(
-    face: Face, client: Client, array: ArrayRecord, which: dict[str, Any], cut: LinesCut
+    io: CommandIO, client: Client, array: ArrayRecord, which: dict[str, Any], cut: LinesCut
 ) -> None:
     """Print the output of each member of an array that has run, each line after its index."""
     members = sorted(
@@ -313,36 +313,36 @@ def _show_array(
         for item in client.follow(job.id, **which, wait=False):
             if not isinstance(item, LogLine):
                 continue
-            if face.as_json:
-                face.show_json_line(item)
+            if io.as_json:
+                io.show_json_line(item)
                 continue
-            data = prefixer.feed(0, index, item.stream, excerpt.take(item))
+            data = prefixer.feed(0, index, item.stream, excerpt.choose_bytes(item))
             write_stream(item.stream, data)
         for stream, data in prefixer.close():
             write_stream(stream, data)
-        if not face.as_json and which["tail"] is None and cut.lines is None:
+        if not io.as_json and which["tail"] is None and cut.lines is None:
             _tell_dropped(client, job, which)
 
 
 def _follow(
-    face: Face, client: Client, job: JobRecord, which: dict[str, Any], cut: LinesCut
+    io: CommandIO, client: Client, job: JobRecord, which: dict[str, Any], cut: LinesCut
 ) -> int:
     """Print output as it comes; return the exit code."""
     missing, excerpt = 0, _make_excerpt(client, job, which, cut)
-    if face.as_json:
+    if io.as_json:
         for item in client.follow(job.id, retry_seconds=FOLLOW_RETRY_SECONDS, **which):
             if isinstance(item, JobRecord):
                 job = item
             else:
-                item = msgspec.structs.replace(item, data=excerpt.take(item))
-            face.show_json_line(item)
+                item = msgspec.structs.replace(item, data=excerpt.choose_bytes(item))
+            io.show_json_line(item)
     else:
-        with StepLine(face, job.id, wanted=which["wait"]) as progress:
+        with StepLine(io, job.id, wanted=which["wait"]) as progress:
             job, gaps = copy_output(client, job, None, excerpt, progress=progress, **which)
         missing = gaps.exit_code
     if not which["wait"] or which["attempt"] is not None or not job.state.terminal:
         return missing
-    if not face.as_json:
+    if not io.as_json:
         tell_end(job)
     return exit_code_of_job(job) or missing
 

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.cli.face import Face
+from holdfast.cli.command_io import CommandIO
 from holdfast.cli.output import note
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
 from holdfast.errors import HoldfastError
@@ -21,8 +21,8 @@ WAIT_NOTICE_SECONDS = 1.5
 class Narrator:
     """Prints the job's changes of state on stderr, between the lines of its output."""
 
-    def __init__(self, face: Face, job: JobRecord) -> None:
-        self._face = face
+    def __init__(self, io: CommandIO, job: JobRecord) -> None:
+        self._io = io
         self._attempt = self._requeued = 0
         self._state = ""
         self._limits_said = False
@@ -41,7 +41,7 @@ class Narrator:
         """Note that the job runs, because output came."""
         self._timer.cancel()
 
-    def take(self, job: JobRecord) -> None:
+    def print_change(self, job: JobRecord) -> None:
         """Compare the job's state with the last one, and print a notice if it has changed."""
         state = job.state.value
         if state not in ("waiting", "queued"):
@@ -66,14 +66,14 @@ class Narrator:
         if last <= self._requeued:
             return
         reasons = {job.attempts: job.reason}
-        with contextlib.suppress(HoldfastError), self._face.client() as client:
+        with contextlib.suppress(HoldfastError), self._io.client() as client:
             reasons |= {attempt.number: attempt.reason for attempt in client.attempts(job.id)}
         for number in range(self._requeued + 1, last + 1):
             note(f"requeued after attempt {number}: {reasons.get(number, 'it is not on record')}")
         self._requeued = last
 
     def _say_why(self) -> None:
-        with contextlib.suppress(HoldfastError), self._face.client() as client:
+        with contextlib.suppress(HoldfastError), self._io.client() as client:
             reasons = client.why(self._job_id)
             if reasons.state in ("waiting", "queued"):
                 first = reasons.lines[0].message if reasons.lines else reasons.summary
@@ -82,7 +82,7 @@ class Narrator:
     def _say_memory_limits(self) -> None:
         """Say that no kernel keeps the memory limit of the job, if that is so, because a watch may
         notice an excess late."""
-        with contextlib.suppress(HoldfastError), self._face.client() as client:
+        with contextlib.suppress(HoldfastError), self._io.client() as client:
             attempts = client.attempts(self._job_id)
             ids = set(attempts[-1].host_ids) if attempts else set()
             watched = [h.name for h in client.hosts() if h.id in ids and h.memory_limits == "watch"]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.endings import EXIT_INTERRUPTED
-from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.jobs.logs import exit_code_of_job, tell_end
 from holdfast.cli.jobs.run import wait_to_run
@@ -54,7 +54,7 @@ _NOT_INSTALLED = 127
 @click.option("--job", "job_word", metavar="JOB", help="Come back to this notebook.")
 @takes_spec
 @talks
-def notebook(face: Face, local: int, job_word: str | None, **options: Any) -> None:
+def notebook(io: CommandIO, local: int, job_word: str | None, **options: Any) -> None:
     """Start Jupyter in a job, and reach it on this machine.
 
     It is the job's own Jupyter: of its image, its environment, or the host's. The address is printed
@@ -69,7 +69,7 @@ def notebook(face: Face, local: int, job_word: str | None, **options: Any) -> No
       holdfast notebook --setup "uv pip install jupyterlab" --port 8888
       holdfast notebook --job JOB
     """
-    with face.client() as client:
+    with io.client() as client:
         job: JobRecord
         if job_word is not None:
             job = client.job(find_job(client, job_word))

@@ -75,7 +75,7 @@ class Excerpt:
         self._starts, self._since, self._stamps = starts, since, stamps
         self._open: set[tuple[int, int, str]] = set()  # places within a line
 
-    def take(self, line: LogLine) -> bytes:
+    def choose_bytes(self, line: LogLine) -> bytes:
         """Return the part of these bytes that is to be shown."""
         place = (line.attempt, line.rank, line.stream)
         data = line.data[max(0, self._starts.get(place, 0) - line.offset) :]

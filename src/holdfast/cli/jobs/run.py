@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.data.outputs import list_missing
 from holdfast.cli.endings import EXIT_INTERRUPTED
-from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.logs import copy_output, exit_code_of_job, tell_end
 from holdfast.cli.jobs.narrator import Narrator
 from holdfast.cli.jobs.submit import check_piped_input, submit_spec, takes_spec
+from holdfast.cli.live.progress import StepLine
 from holdfast.cli.options import COUNT
 from holdfast.cli.output import note
 from holdfast.cli.sessions.attach import come_to
-from holdfast.cli.watch.progress import StepLine
 from holdfast.core.words import short_bytes
 from holdfast.errors import HoldfastError
 
@@ -48,8 +48,8 @@ class Interrupts:
     A thread of its own sends the cancel, so that the reading of the output goes on.
     """
 
-    def __init__(self, face: Face) -> None:
-        self._face = face
+    def __init__(self, io: CommandIO) -> None:
+        self._io = io
         self._job_id: str | None = None
         self.signal: int | None = None
 
@@ -82,7 +82,7 @@ class Interrupts:
 
     def _send_cancel(self, job_id: str) -> None:
         try:
-            with self._face.client(retry_seconds=60.0) as client:
+            with self._io.client(retry_seconds=60.0) as client:
                 client.cancel(job_id, f"{_NAMES[self.signal]} in `holdfast run`")
         except HoldfastError as error:
             note(f"the job could not be cancelled: {error}")
@@ -95,7 +95,9 @@ class Interrupts:
 @click.option("-t", "--tty", is_flag=True, help="Give it a terminal, and come to it: -it.")
 @takes_spec
 @talks
-def run(face: Face, detach: bool, rank: int | None, keys: bool, tty: bool, **options: Any) -> None:
+def run(
+    io: CommandIO, detach: bool, rank: int | None, keys: bool, tty: bool, **options: Any
+) -> None:
     """Run a command as a job, show its output, and exit with its code.
 
     The command may run as long as it needs: it has a time limit only where --time-limit, its queue or its
@@ -125,16 +127,16 @@ def run(face: Face, detach: bool, rank: int | None, keys: bool, tty: bool, **opt
     """
     options["terminal"] = keys or tty
     if options["terminal"]:
-        with face.client() as client:
-            sit_at(face, client, lambda: submit_spec(client, options), detach=detach)
+        with io.client() as client:
+            sit_at(io, client, lambda: submit_spec(client, options), detach=detach)
         return
     check_piped_input(options["stdin"])
-    with face.client() as client:
-        follow_job(face, client, lambda: submit_spec(client, options, rank), rank, detach=detach)
+    with io.client() as client:
+        follow_job(io, client, lambda: submit_spec(client, options, rank), rank, detach=detach)
 
 
 def follow_job(
-    face: Face,
+    io: CommandIO,
     client: Client,
     submit: Callable[[], JobRecord],
     rank: int | None,
@@ -142,14 +144,14 @@ def follow_job(
     detach: bool = False,
 ) -> None:
     """Submit a job, show its output, and exit with its code; `detach`: only print its id."""
-    with Interrupts(face) as interrupts:
+    with Interrupts(io) as interrupts:
         job = submit()
         if detach:
-            face.show(job, job.id)
+            io.show(job, job.id)
             return
         interrupts.arm(job.id)
         try:
-            with Narrator(face, job) as narrator, StepLine(face, job.id) as progress:
+            with Narrator(io, job) as narrator, StepLine(io, job.id) as progress:
                 whole = not (sys.stdout.isatty() and sys.stderr.isatty())
                 which: dict[str, Any] = {"rank": rank, "since": 1, "full": whole}
                 job, gaps = copy_output(client, job, narrator, progress=progress, **which)
@@ -164,7 +166,7 @@ def follow_job(
         except BrokenPipeError:
             note(f"the output is not read any more; the job goes on: holdfast logs -f {job.id}")
             raise
-    if face.as_json:
+    if io.as_json:
         sys.stderr.write(_job_json(job) + "\n")
     else:
         tell_end(job)
@@ -183,12 +185,12 @@ def wait_outputs(client: Client, job: JobRecord) -> None:
         note(f"fetch them: holdfast outputs {job.id} --get DIR")
 
 
-def sit_at(face: Face, client: Client, submit: Callable[[], JobRecord], *, detach: bool) -> None:
+def sit_at(io: CommandIO, client: Client, submit: Callable[[], JobRecord], *, detach: bool) -> None:
     """Submit a job with a terminal, come to it once it runs, and exit with the job's code."""
-    with Interrupts(face) as interrupts:
+    with Interrupts(io) as interrupts:
         job = submit()
         if detach:
-            face.show(job, job.id)
+            io.show(job, job.id)
             return
         interrupts.arm(job.id)
         job = wait_to_run(client, job)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
+from holdfast.cli.extras import find_docs
 from holdfast.cli.find.arrays import say_parameters
 from holdfast.cli.find.jobs import act_on
 from holdfast.cli.jobs.arrays import show_array
@@ -46,7 +47,7 @@ SHOWN_ERRORS = 5
 @click.option("--policy", is_flag=True, help="Its retry policy, field by field, with each source.")
 @talks
 def show(
-    face: Face,
+    io: CommandIO,
     job_id: str,
     forensics: bool,
     attempt: int | None,
@@ -71,17 +72,17 @@ def show(
     """
     if attempt is not None and (events or policy):
         raise click.UsageError("--attempt goes with neither --events nor --policy")
-    with face.client() as client:
+    with io.client() as client:
         act_on(
             client,
             job_id,
-            lambda found: _show_job(face, client, found, forensics, attempt, ranks, events, policy),
-            lambda array: _show_array(face, client, array, indices),
+            lambda found: _show_job(io, client, found, forensics, attempt, ranks, events, policy),
+            lambda array: _show_array(io, client, array, indices),
         )
 
 
 def _show_job(
-    face: Face,
+    io: CommandIO,
     client: Client,
     job_id: str,
     forensics: bool,
@@ -93,24 +94,24 @@ def _show_job(
     if forensics:
         views = client.forensics(job_id, attempt)
         text = "\n\n".join(map(_forensics_text, views))
-        face.show(views, text or "no forensics: no watchdog ended an attempt of it")
+        io.show(views, text or "no forensics: no watchdog ended an attempt of it")
         return
     if policy:
         view = client.policy(job_id)
-        face.show(view, policy_text(view))
+        io.show(view, policy_text(view))
         return
     if events:
         happened = list(client.events(job_id=job_id))
         if not happened:
             client.job(job_id)  # raises NotFound for an unknown job
-        face.show(happened, "\n".join(map(event_text, happened)))
+        io.show(happened, "\n".join(map(event_text, happened)))
         return
     if attempt is not None:
-        _show_attempt(face, client, job_id, attempt, ranks)
+        _show_attempt(io, client, job_id, attempt, ranks)
         return
     job = client.job(job_id)
-    if face.as_json:
-        face.show_json(job)
+    if io.as_json:
+        io.show_json(job)
         return
     attempts, tasks = client.attempts(job_id), client.tasks(job_id)
     gang = _draw_gang(client, job, attempts, tasks, ranks)
@@ -132,11 +133,11 @@ def print_errors(client: Client, job_id: str) -> None:
             print_text("\nerrors in its logs\n" + textwrap.indent(text, "  "))
 
 
-def _show_array(face: Face, client: Client, array: ArrayRecord, indices: bool) -> None:
-    show_array(face, client, array, indices=indices)
+def _show_array(io: CommandIO, client: Client, array: ArrayRecord, indices: bool) -> None:
+    show_array(io, client, array, indices=indices)
 
 
-def _show_attempt(face: Face, client: Client, job_id: str, number: int, ranks: bool) -> None:
+def _show_attempt(io: CommandIO, client: Client, job_id: str, number: int, ranks: bool) -> None:
     """Show one attempt from its tasks, or from their record once it has ended."""
     from holdfast.cli.jobs.gang_view import draw_attempt
 
@@ -147,8 +148,8 @@ def _show_attempt(face: Face, client: Client, job_id: str, number: int, ranks: b
         raise NotFound(f"job {job_id} has no attempt {number}; {had}")
     goes_on = chosen.state.value != "ended"
     tasks = [task for task in client.tasks(job_id) if task.attempt == number] if goes_on else []
-    if face.as_json:
-        face.show_json({"attempt": chosen, "tasks": tasks})
+    if io.as_json:
+        io.show_json({"attempt": chosen, "tasks": tasks})
     elif goes_on and tasks:
         print_text(_draw_running(client, client.job(job_id), tasks, ranks))
     else:
@@ -216,6 +217,7 @@ def _job_text(
         ("state", paint(job.state.value)),
         ("reason", job.reason if job.reason != job.state.value else ""),
         ("cause", job.cause.value if job.cause else ""),
+        ("its page", f"holdfast docs {job.cause}" if job.cause and find_docs() else ""),
         ("exit code", "" if job.exit_code is None else str(job.exit_code)),
         ("queue", f"{job.queue}, priority {job.priority}, project {job.project}"),
         ("owner", job.owner),
@@ -316,34 +318,34 @@ def _forensics_text(view: ForensicsView) -> str:
 @click.command()
 @JOB
 @talks
-def why(face: Face, job_id: str) -> None:
+def why(io: CommandIO, job_id: str) -> None:
     """Say what holds a job up, and what to do about it.
 
     \b
     Example:
       holdfast why 06ch2v8wq1m4kz7d9x3t
     """
-    with face.client() as client:
+    with io.client() as client:
         act_on(
             client,
             job_id,
-            lambda found: _show_reasons(face, client.why(found)),
-            lambda array: _show_array_reasons(face, client, array),
+            lambda found: _show_reasons(io, client.why(found)),
+            lambda array: _show_array_reasons(io, client, array),
         )
 
 
-def _show_reasons(face: Face, reasons: Why) -> None:
-    face.show(reasons, why_text(reasons))
+def _show_reasons(io: CommandIO, reasons: Why) -> None:
+    io.show(reasons, why_text(reasons))
 
 
-def _show_array_reasons(face: Face, client: Client, array: ArrayRecord) -> None:
+def _show_array_reasons(io: CommandIO, client: Client, array: ArrayRecord) -> None:
     """Say how far an array is, and what holds up the first of its members that waits for a host."""
     text = say_state(array.state, array.reason)
-    if array.counts.get("queued") and not face.as_json:
+    if array.counts.get("queued") and not io.as_json:
         job = next(iter(client.jobs(array=array.id, states=("queued",), page_size=1)), None)
         if job is not None:
             text += f"\n{job.name}: {why_text(client.why(job.id))}"
-    face.show(array, text)
+    io.show(array, text)
 
 
 def why_text(reasons: Why) -> str:

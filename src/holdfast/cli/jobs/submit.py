@@ -24,7 +24,7 @@ from holdfast.cli.code.workdir import (
     send_workdir,
     take_workdir,
 )
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_parent, remember_job
 from holdfast.cli.jobs.arrays import submit_many
 from holdfast.cli.jobs.flags import (
@@ -438,7 +438,7 @@ def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None
 @takes_spec
 @talks
 def submit(
-    face: Face, array: str | None, sweep: str | None, at_once: int | None, **options: Any
+    io: CommandIO, array: str | None, sweep: str | None, at_once: int | None, **options: Any
 ) -> None:
     """Submit a job and print its id; with --array or --sweep many jobs, and the id of them all.
 
@@ -462,22 +462,21 @@ def submit(
         raise click.UsageError("give either --array or --sweep, not both")
     if at_once is not None and array is None and sweep is None:
         raise click.UsageError("--at-once goes with --array or --sweep")
-    with face.client() as client:
+    with io.client() as client:
         if array is not None or sweep is not None:
             spec = read_job(client, name_parents(client, options))
             grid = None if sweep is None else read_file(sweep)
             made = submit_many(client, spec, array, grid, at_once)
             remember_job(client, made.id)
-            face.show(made, made.id)
-            if not face.as_json and os.isatty(2):
+            io.show(made, made.id)
+            if not io.as_json and os.isatty(2):
                 note(f"submitted {made.size} jobs. Follow them: holdfast show {made.id}")
             return
         job = submit_spec(client, options)
-    face.show(job, job.id)
-    if face.as_json:
+    io.show(job, job.id)
+    if io.as_json:
         return
-    if job.limits.sentence:  # an older controller says none
-        note(say_limits(job.limits))
+    note(say_limits(job.limits))
     if os.isatty(2):
         note(f"submitted {job.name!r}. Follow it: holdfast logs -f {job.id}")
 

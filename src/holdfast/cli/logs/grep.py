@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.endings import EXIT_FAILED
-from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import act_on
 from holdfast.cli.options import COUNT, POSITIVE, read_since
 from holdfast.cli.output import note, print_text, style
@@ -50,7 +50,7 @@ MAX_JOBS = 200
 )  # fmt: skip
 @talks
 def grep(
-    face: Face,
+    io: CommandIO,
     pattern: str,
     job_ids: tuple[str, ...],
     since: str | None,
@@ -81,15 +81,15 @@ def grep(
         raise click.UsageError("--project goes without JOB")
     asked["since"] = None if since is None else read_since(since, time.time())
     printer = _Printer(timestamps)
-    with face.client() as client:
+    with io.client() as client:
         which = _find_work(client, job_ids)
         for found in client.search_logs(pattern, context=around, **which, **asked):
-            if face.as_json:
-                face.show_json_line(found)
+            if io.as_json:
+                io.show_json_line(found)
             elif isinstance(found, LogFound):
                 printer.show(found)
             if isinstance(found, LogSearchEnd):
-                if not face.as_json:
+                if not io.as_json:
                     _tell_end(found)
                 sys.exit(0 if found.matches else EXIT_FAILED)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import ask, read_since
 from holdfast.cli.output import table
@@ -29,7 +29,11 @@ PRICE = "gpu_hour_usd"
 @click.pass_context
 @talks
 def config(
-    face: Face, context: click.Context, queue: str | None, project: str | None, job_id: str | None
+    io: CommandIO,
+    context: click.Context,
+    queue: str | None,
+    project: str | None,
+    job_id: str | None,
 ) -> None:
     """Show every setting: the value in force, and the layer it comes from.
 
@@ -46,11 +50,11 @@ def config(
         return
     if (queue or project) and job_id:
         raise click.UsageError("give either --job, or --queue and --project")
-    with face.client() as client:
+    with io.client() as client:
         rows = (
             client.settings(find_job(client, job_id)) if job_id else client.config(queue, project)
         )
-    face.show(rows, config_table(rows))
+    io.show(rows, config_table(rows))
 
 
 def config_table(rows: Sequence[Effective]) -> str:
@@ -93,7 +97,7 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Value]:
 @click.option("--yes", is_flag=True, help="Re-price hours on record without a question.")
 @talks
 def set_value(
-    face: Face,
+    io: CommandIO,
     words: tuple[str, ...],
     queue: str | None,
     project: str | None,
@@ -117,11 +121,11 @@ def set_value(
     one = len(words) == 2 and "=" not in words[0]
     changes = read_changes(["=".join(words)] if one else words)
     if since is None and host is None:
-        _change(face, queue, project, changes, [])
+        _change(io, queue, project, changes, [])
         return
     if set(changes) != {PRICE} or queue or project:
         raise click.UsageError("--from and --host go with gpu_hour_usd alone, as gpu_hour_usd 2.50")
-    _set_price(face, changes[PRICE], since, host or "", yes=yes)
+    _set_price(io, changes[PRICE], since, host or "", yes=yes)
 
 
 @config.command("unset")
@@ -129,28 +133,28 @@ def set_value(
 @click.option("--queue", help="For this queue only.")
 @click.option("--project", help="For this project only.")
 @talks
-def unset_value(face: Face, name: str, queue: str | None, project: str | None) -> None:
+def unset_value(io: CommandIO, name: str, queue: str | None, project: str | None) -> None:
     """Remove a setting from its layer, so that the layer below applies. Hours that had a price keep it.
 
     \b
     Example:
       holdfast config unset watchdog_cap
     """
-    _change(face, queue, project, {}, [name])
+    _change(io, queue, project, {}, [name])
 
 
-def _set_price(face: Face, usd: Value, since: str | None, host: str, *, yes: bool) -> None:
+def _set_price(io: CommandIO, usd: Value, since: str | None, host: str, *, yes: bool) -> None:
     """Set a price; first say what it does to hours on record, and ask where it does something."""
     at = None if since is None else read_since(since, time.time(), "--from")
     price = usd if isinstance(usd, (int, float)) else None
-    with face.client() as client:
+    with io.client() as client:
         effect = client.set_price(price, host=host, since=at, dry_run=True)
         if abs(effect.after_usd - effect.before_usd) >= 0.005:
             click.echo(_say_effect(effect), err=True)
             if not yes:
                 ask("holdfast: set this price?")
         effect = client.set_price(price, host=host, since=at)
-    face.show(effect, "the price is set")
+    io.show(effect, "the price is set")
 
 
 def _say_effect(effect: PriceEffect) -> str:
@@ -168,11 +172,15 @@ def _say_effect(effect: PriceEffect) -> str:
 
 
 def _change(
-    face: Face, queue: str | None, project: str | None, changes: dict[str, Value], unset: list[str]
+    io: CommandIO,
+    queue: str | None,
+    project: str | None,
+    changes: dict[str, Value],
+    unset: list[str],
 ) -> None:
     if queue and project:
         raise click.UsageError("give either --queue or --project")
-    with face.client() as client:
+    with io.client() as client:
         if queue is not None:
             client.put_queue(queue, changes, unset)
             rows = client.config(queue)
@@ -183,4 +191,4 @@ def _change(
             client.set_config(changes, unset)
             rows = client.config()
     touched = [row for row in rows if row.name in changes or row.name in unset]
-    face.show(touched, config_table(touched))
+    io.show(touched, config_table(touched))

@@ -4,8 +4,8 @@ from dataclasses import asdict
 
 import click
 
+from holdfast.cli.command_io import CommandIO
 from holdfast.cli.extras import need_server
-from holdfast.cli.face import Face
 
 _DSN = click.option(
     "--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="The database. [default: HOLDFAST_DSN]"
@@ -46,7 +46,7 @@ def migrate(dsn: str | None, as_json: bool) -> None:
     from holdfast.store.postgres.connection.migrate import migrate as apply
 
     done = apply(_dsn(dsn))
-    Face(as_json).show(
+    CommandIO(as_json).show(
         {"applied": done}, "\n".join(f"applied {name}" for name in done) or "nothing to do"
     )
 
@@ -79,6 +79,6 @@ def status(dsn: str | None, as_json: bool) -> None:
         "blobs": {"place": place or None, "store": store or None},
         "findings": [asdict(finding) for finding in findings],
     }
-    Face(as_json).show(value, "\n".join(lines))
+    CommandIO(as_json).show(value, "\n".join(lines))
     if found.pending:
         raise SystemExit(1)

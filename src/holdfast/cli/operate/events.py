@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT
 from holdfast.cli.output import print_text
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--tail", type=COUNT, help="The last N. [default: 20, for all jobs]")
 @talks
 def events(
-    face: Face,
+    io: CommandIO,
     follow: bool,
     job_id: str | None,
     kinds: Sequence[str],
@@ -40,7 +40,7 @@ def events(
     """
     if tail is None and after is None and job_id is None:
         tail = 20
-    with face.client() as client:
+    with io.client() as client:
         job_id = find_job(client, job_id) if job_id is not None else None
         found = client.events(
             follow=follow,
@@ -50,12 +50,12 @@ def events(
             tail=tail,
             retry_seconds=24 * 3600.0,
         )
-        if face.as_json and not follow:
-            face.show_json(list(found))
+        if io.as_json and not follow:
+            io.show_json(list(found))
             return
         for event in found:
-            if face.as_json:
-                face.show_json_line(event)
+            if io.as_json:
+                io.show_json_line(event)
             else:
                 print_text(event_text(event))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.options import read_seconds
 from holdfast.cli.output import age, paint, table, table_and_texts
 from holdfast.core.words import say_bytes
@@ -32,7 +32,7 @@ _VERBS = {
 @click.option("--all", "include_terminated", is_flag=True, help="Also terminated hosts.")
 @click.pass_context
 @talks
-def hosts(face: Face, context: click.Context, dead: bool, include_terminated: bool) -> None:
+def hosts(io: CommandIO, context: click.Context, dead: bool, include_terminated: bool) -> None:
     """List hosts and their slots; drain, quarantine or end them.
 
     MEMORY is what ends a task over its --memory: the kernel, by a control group, or the agent's
@@ -46,14 +46,14 @@ def hosts(face: Face, context: click.Context, dead: bool, include_terminated: bo
     """
     if context.invoked_subcommand is not None:
         return
-    with face.client() as client:
+    with io.client() as client:
         rows = client.hosts(dead=dead, include_terminated=include_terminated)
     nothing = (
         "no dead hosts"
         if dead
         else "no hosts. Add one with `holdfast agent --join URL --token TOKEN`"
     )
-    face.show(rows, hosts_table(rows) if rows else nothing)
+    io.show(rows, hosts_table(rows) if rows else nothing)
 
 
 @hosts.command()
@@ -61,7 +61,7 @@ def hosts(face: Face, context: click.Context, dead: bool, include_terminated: bo
 @click.option("--hours", is_flag=True, help="Hours of the last 90 days instead of minutes.")
 @click.option("--last", metavar="TIME", default="1h", help="How far back. [default: 1h]")
 @talks
-def telemetry(face: Face, host: str, hours: bool, last: str) -> None:
+def telemetry(io: CommandIO, host: str, hours: bool, last: str) -> None:
     """Show the GPUs of a host: memory, utilisation and temperature, over time.
 
     \b
@@ -70,7 +70,7 @@ def telemetry(face: Face, host: str, hours: bool, last: str) -> None:
       holdfast hosts telemetry gpu-box-7 --hours --last 7d --json
     """
     seconds = int(read_seconds("--last", last))
-    with face.client() as client:
+    with io.client() as client:
         found = client.host_telemetry(host, step="hour" if hours else "minute", seconds=seconds)
     header = ("AT", "GPU", "BUSY", "PEAK", "MEMORY", "OF", "HOTTEST")
     lines = [
@@ -85,7 +85,7 @@ def telemetry(face: Face, host: str, hours: bool, last: str) -> None:
         )
         for p in found.points
     ]
-    face.show(found, table(header, lines) if lines else f"{host} told of no GPUs in that time")
+    io.show(found, table(header, lines) if lines else f"{host} told of no GPUs in that time")
 
 
 def _bytes(value: int | None) -> str:
@@ -99,7 +99,7 @@ def _number(value: float | None, unit: str) -> str:
 @hosts.command()
 @click.argument("host")
 @talks
-def checks(face: Face, host: str) -> None:
+def checks(io: CommandIO, host: str) -> None:
     """Show the last health checks of a host, newest first.
 
     A host of a pool is checked before it serves; every host every `health_check_seconds`, and after
@@ -110,11 +110,11 @@ def checks(face: Face, host: str) -> None:
       holdfast hosts checks gpu-box-7
       holdfast hosts checks gpu-box-7 --json
     """
-    with face.client() as client:
+    with io.client() as client:
         rows = client.host_checks(host)
     lines = [(age(c.at), c.kind, c.verdict.value, c.message) for c in rows]
     drawn = table(("AGE", "KIND", "VERDICT", "MESSAGE"), lines, elastic=3)
-    face.show(rows, drawn if rows else f"{host} was not checked yet")
+    io.show(rows, drawn if rows else f"{host} was not checked yet")
 
 
 def hosts_table(rows: Sequence[HostView]) -> str:
@@ -161,12 +161,12 @@ def _slots(host: HostView, kind: str) -> str:
     return f"{slots.get('busy', 0)}/{slots.get('total', 0)}"
 
 
-def _act(face: Face, names: Sequence[str], verb: str, reason: str, **how: Any) -> None:
-    with face.client() as client:
+def _act(io: CommandIO, names: Sequence[str], verb: str, reason: str, **how: Any) -> None:
+    with io.client() as client:
         done = [client.act_on_host(name, verb, reason, **how) for name in names]
     told = [(h.name, tell_state(h)) for h in done]
     text = "\n".join(f"{name}  {paint(at.word)}  {at.sentence}".rstrip() for name, at in told)
-    face.show(done[0] if len(done) == 1 else done, text)
+    io.show(done[0] if len(done) == 1 else done, text)
 
 
 @hosts.command()
@@ -177,7 +177,7 @@ def _act(face: Face, names: Sequence[str], verb: str, reason: str, **how: Any) -
 @click.option("--scale-down", is_flag=True, help="The host leaves: stop its tasks in their grace.")
 @talks
 def drain(
-    face: Face,
+    io: CommandIO,
     names: Sequence[str],
     reason: str,
     deadline: str | None,
@@ -214,7 +214,7 @@ def drain(
                 field="deadline_seconds",
             )
     how = {"hard": hard, "deadline_seconds": seconds, "scale_down": scale_down}
-    _act(face, names, "drain", reason, **how)
+    _act(io, names, "drain", reason, **how)
 
 
 def _make_action(verb: str, sentence: str) -> click.Command:
@@ -222,8 +222,8 @@ def _make_action(verb: str, sentence: str) -> click.Command:
     @click.option("--reason", default="", help="Kept with the host.")
     @click.option("--hard", is_flag=True, help="Stop running tasks, at no charge to their jobs.")
     @talks
-    def act(face: Face, names: Sequence[str], reason: str, hard: bool) -> None:
-        _act(face, names, verb, reason, hard=hard)
+    def act(io: CommandIO, names: Sequence[str], reason: str, hard: bool) -> None:
+        _act(io, names, verb, reason, hard=hard)
 
     example = f"\b\nExample:\n  holdfast hosts {verb} gpu-box-7"
     act.__doc__ = f"{sentence}\n\nHOST is a name or an id.\n\n{example}"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import click
 
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.endings import EXIT_FAILED
-from holdfast.cli.face import Face, talks
 from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.cli.output import facts, note
 from holdfast.client.synchronous import Client
@@ -80,7 +80,7 @@ def show(client: Client, name: str, project: str | None) -> NoticeTarget:
 @PROJECT
 @talks
 def set_target(
-    face: Face, subject: str, target: str | None, from_stdin: bool, project: str | None
+    io: CommandIO, subject: str, target: str | None, from_stdin: bool, project: str | None
 ) -> None:
     """Make a target, or give it another address. Words of a command line can be read by the machine's
     other users, so --from-stdin is better for an address that holds a password.
@@ -99,10 +99,10 @@ def set_target(
     if from_stdin == (target is not None):
         raise ValidationError("give the URL, or --from-stdin")
     given = sys.stdin.readline().strip() if target is None else target
-    with face.client() as client:
+    with io.client() as client:
         made = client.set_notice_target(subject, given, project)
-    face.show(made, f"{made.name}: {made.service}")
-    if not face.as_json:
+    io.show(made, f"{made.name}: {made.service}")
+    if not io.as_json:
         of = "" if project is None else f" --project {project}"
         note(f"its address is not shown again. Try it: holdfast notify test {made.name}{of}")
 
@@ -111,31 +111,31 @@ def set_target(
 @notify.subject
 @PROJECT
 @talks
-def delete(face: Face, subject: str, project: str | None) -> None:
+def delete(io: CommandIO, subject: str, project: str | None) -> None:
     """Forget a target and its messages. Jobs that name it are told to the others.
 
     \b
     Example:
       holdfast notify delete ops
     """
-    with face.client() as client:
+    with io.client() as client:
         client.delete_notice_target(subject, project)
-    face.show({"deleted": subject}, f"{subject}: deleted")
+    io.show({"deleted": subject}, f"{subject}: deleted")
 
 
 @notify.command()
 @notify.subject
 @PROJECT
 @talks
-def test(face: Face, subject: str, project: str | None) -> int | None:
+def test(io: CommandIO, subject: str, project: str | None) -> int | None:
     """Send one message now. Exit code 1 unless the service takes it.
 
     \b
     Example:
       holdfast notify test ops
     """
-    with face.client() as client:
+    with io.client() as client:
         result = client.test_notice_target(subject, project)
     text = f"delivered in {result.seconds * 1000:.0f} ms"
-    face.show(result, text if result.delivered else f"not delivered: {result.error}")
+    io.show(result, text if result.delivered else f"not delivered: {result.error}")
     return None if result.delivered else EXIT_FAILED

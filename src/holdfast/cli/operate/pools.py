@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.operate.resource import resource
 from holdfast.cli.output import age, note, table, table_and_texts
 from holdfast.client.synchronous import Client
@@ -75,14 +75,14 @@ def pools(client: Client) -> Sequence[PoolStatus]:
 @pools.command()
 @click.argument("name")
 @talks
-def show(face: Face, name: str) -> None:
+def show(io: CommandIO, name: str) -> None:
     """Show a pool: what it may rent, its bounds, its money, and what its last cycle says.
 
     \b
     Example:
       holdfast pools show a100
     """
-    with face.client() as client:
+    with io.client() as client:
         pool = client.pool(name)
         last = client.pool_cycles(name, limit=1)[:1]
     lines = [pools_table([pool]), ""]
@@ -93,7 +93,7 @@ def show(face: Face, name: str) -> None:
     for offer in pool.spec.offers:
         lines.append(f"offer {offer.name}: {_say_offer(offer)}")
     lines += [line for cycle in last for line in _say_reasons(cycle)]
-    face.show(pool, "\n".join(lines))
+    io.show(pool, "\n".join(lines))
 
 
 def _say_value(key: str, value: Any) -> str:
@@ -118,7 +118,7 @@ def _say_offer(offer: Any) -> str:
     "-f", "--file", "path", required=True, metavar="FILE", help="TOML: [pool.NAME] tables."
 )
 @talks
-def create(face: Face, path: str) -> None:
+def create(io: CommandIO, path: str) -> None:
     """Make the pools of a file, or replace them. Variables HOLDFAST_POOL_… override its keys.
 
     \b
@@ -132,7 +132,7 @@ def create(face: Face, path: str) -> None:
     read = read_pools(text, os.environ)
     for line in read.notes:
         note(line)
-    with face.client() as client:
+    with io.client() as client:
         made = [client.put_pool(pool.name, msgspec.to_builtins(pool)) for pool in read.pools]
         there = (
             {queue.name for queue in client.queues()} if any(p.spec.queues for p in made) else ()
@@ -143,7 +143,7 @@ def create(face: Face, path: str) -> None:
                 f"pool {pool.name} serves queue {queue}, which is not there yet; "
                 f"`holdfast queues set {queue}` makes it"
             )
-    face.show(made, pools_table(made))
+    io.show(made, pools_table(made))
 
 
 @pools.add("set", pool_table)
@@ -229,16 +229,16 @@ def delete(client: Client, name: str, forget: bool) -> PoolStatus:
 @click.argument("name")
 @click.option("-n", "--last", default=20, help="So many, the newest last.")
 @talks
-def cycles(face: Face, name: str, last: int) -> None:
+def cycles(io: CommandIO, name: str, last: int) -> None:
     """Show a pool's last cycles: what it found, what it did, and why.
 
     \b
     Example:
       holdfast pools cycles a100 -n 5
     """
-    with face.client() as client:
+    with io.client() as client:
         found = client.pool_cycles(name, limit=last)[:last]
-    face.show(found, cycles_table(found[::-1]) if found else "no cycle has run yet")
+    io.show(found, cycles_table(found[::-1]) if found else "no cycle has run yet")
 
 
 def cycles_table(found: Sequence[CycleSummary]) -> str:
@@ -247,10 +247,10 @@ def cycles_table(found: Sequence[CycleSummary]) -> str:
         (
             age(c.timestamp),
             str(c.status.queued_tasks),
-            str(c.status.spawning_workers),
-            str(c.status.active_workers),
-            str(c.status.terminating_workers),
-            str(c.status.total_workers),
+            str(c.status.spawning_hosts),
+            str(c.status.active_hosts),
+            str(c.status.terminating_hosts),
+            str(c.status.total_hosts),
             _say_actions(c),
         )
         for c in found
@@ -267,7 +267,7 @@ def _say_reasons(cycle: CycleSummary) -> list[str]:
 
 def _say_actions(cycle: CycleSummary) -> str:
     done = {
-        name.removeprefix("workers_"): getattr(cycle.actions, name)
+        name.removeprefix("hosts_"): getattr(cycle.actions, name)
         for name in cycle.actions.__struct_fields__
     }
     return " ".join(f"{word}:{count}" for word, count in done.items() if count) or "-"
@@ -276,16 +276,16 @@ def _say_actions(cycle: CycleSummary) -> str:
 @pools.command()
 @click.argument("name")
 @talks
-def plan(face: Face, name: str) -> int:
+def plan(io: CommandIO, name: str) -> int:
     """Show what a pool's cycle would do now, and why. Nothing is changed.
 
     \b
     Example:
       holdfast pools plan a100
     """
-    with face.client() as client:
+    with io.client() as client:
         found = client.plan_pool(name)
-    face.show(found, cycles_table([found.summary]))
+    io.show(found, cycles_table([found.summary]))
     return 1 if found.summary.error else 0
 
 
@@ -294,7 +294,7 @@ def plan(face: Face, name: str) -> int:
 @click.option("--once", is_flag=True, help="One cycle of each pool, then exit.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @talks
-def run(face: Face, names: Sequence[str], once: bool, dry_run: bool) -> int:
+def run(io: CommandIO, names: Sequence[str], once: bool, dry_run: bool) -> int:
     """Run cycles by hand: JSON summaries on stdout, exit code 1 after an error.
 
     The controller runs them by itself; this is for watching one, or for a schedule of one's own.
@@ -305,7 +305,7 @@ def run(face: Face, names: Sequence[str], once: bool, dry_run: bool) -> int:
       holdfast pools run a100 --once --dry-run
     """
     failed = False
-    with face.client() as client:
+    with io.client() as client:
         while True:
             known = {pool.name: pool for pool in client.pools()}
             for name in names or known:
@@ -316,7 +316,7 @@ def run(face: Face, names: Sequence[str], once: bool, dry_run: bool) -> int:
                     failed = True
                     continue
                 failed = failed or bool(one.error)
-                face.show_json_line(one)
+                io.show_json_line(one)
             if once:
                 return int(failed)
             polls = [p.spec.poll_seconds for p in known.values()]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.operate.config import read_changes, value_text
 from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.client.synchronous import Client
@@ -82,7 +82,7 @@ def set_queue(
 @queues.command()
 @click.argument("name", metavar="PRESET", type=click.Choice(["render"]))
 @talks
-def preset(face: Face, name: str) -> None:
+def preset(io: CommandIO, name: str) -> None:
     """Make queues that belong together, each with its limits, for jobs and for calls.
 
     render: video, ingest-fetch, ingest-load and input. A queue that is there gets the preset's settings
@@ -92,9 +92,9 @@ def preset(face: Face, name: str) -> None:
     Example:
       holdfast queues preset render
     """
-    with face.client() as client:
+    with io.client() as client:
         made = [client.put_queue(queue, own) for queue, own in QUEUE_PRESETS[name].items()]
-    face.show(made, queues_table(made))
+    io.show(made, queues_table(made))
 
 
 @queues.add("pause", _line, act="queue.pause", asks=True)

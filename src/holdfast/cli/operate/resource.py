@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.output import note, say_state, table
 from holdfast.client.synchronous import Client
 from holdfast.wire.states import tell_state
@@ -23,7 +23,7 @@ from holdfast.wire.states import tell_state
 R = TypeVar("R")
 Columns = Mapping[str, Callable[[R], str]]  # head → the cell of a row
 Ask = Callable[..., Any]  # gets a client, the id of one thing where it is about one, and options
-Opens = Callable[[Face], AbstractContextManager[Any]]
+Opens = Callable[[CommandIO], AbstractContextManager[Any]]
 Wraps = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _YES = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
@@ -57,11 +57,11 @@ class Resource(click.Group):
         first, because the act ends or holds work."""
 
         def add(function: Ask) -> Ask:
-            def run(face: Face, subject: str, yes: bool = False, **options: Any) -> None:
+            def run(io: CommandIO, subject: str, yes: bool = False, **options: Any) -> None:
                 told = _tell(act, subject, asks and not yes) if act else ""
-                with self.opens(face) as client:
+                with self.opens(io) as client:
                     found = function(client, self.find(client, subject), **options)
-                face.show(found, says(found))
+                io.show(found, says(found))
                 if told:
                     note(told)
 
@@ -77,11 +77,11 @@ class Resource(click.Group):
         """Add the command that ends one thing. act: as in `add`; a person is asked first."""
 
         def add(function: Ask) -> Ask:
-            def run(face: Face, subject: str, yes: bool = False) -> None:
+            def run(io: CommandIO, subject: str, yes: bool = False) -> None:
                 told = _tell(act, subject, not yes) if act else ""
-                with self.opens(face) as client:
+                with self.opens(io) as client:
                     function(client, self.find(client, subject))
-                face.show({done: subject}, f"{subject}: {done}")
+                io.show({done: subject}, f"{subject}: {done}")
                 if told:
                     note(told)
 
@@ -110,7 +110,7 @@ def resource(
     *,
     nothing: str = "",
     find: Callable[[Client, str], str] = lambda _, word: word,
-    opens: Opens = lambda face: face.client(),
+    opens: Opens = lambda io: io.client(),
     options: Wraps = talks,
 ) -> Callable[[Ask], Resource]:
     """Make the group of a kind of the function that lists it, whose text is the group's help.
@@ -123,14 +123,14 @@ def resource(
     def make(function: Ask) -> Resource:
         own = _take_options(function)
 
-        def run(face: Face, **given: Any) -> None:
-            with opens(face) as client:
+        def run(io: CommandIO, **given: Any) -> None:
+            with opens(io) as client:
                 rows = function(client, **given)
-            face.show(rows, nothing if nothing and not rows else draw(rows))
+            io.show(rows, nothing if nothing and not rows else draw(rows))
 
-        def run_alone(face: Face, context: click.Context, **given: Any) -> None:
+        def run_alone(io: CommandIO, context: click.Context, **given: Any) -> None:
             if context.invoked_subcommand is None:
-                run(face, **given)
+                run(io, **given)
 
         alone = _as_command(function, run_alone, own, options)
         made = click.group(cls=Resource, invoke_without_command=True)(click.pass_context(alone))

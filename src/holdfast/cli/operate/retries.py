@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.output import facts, table
 from holdfast.core.words import count_of
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.group(invoke_without_command=True)
 @click.pass_context
 @talks
-def retries(face: Face, context: click.Context) -> None:
+def retries(io: CommandIO, context: click.Context) -> None:
     """Show the holds on retries, and how many jobs wait for a retry.
 
     \b
@@ -28,7 +28,7 @@ def retries(face: Face, context: click.Context) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    face.answer(lambda client: client.retries(), retries_text)
+    io.answer(lambda client: client.retries(), retries_text)
 
 
 def retries_text(view: RetriesView) -> str:
@@ -53,7 +53,7 @@ def retries_text(view: RetriesView) -> str:
 @click.option("--project", help="Only this project's.")
 @click.option("--reason", default="", help="Shown by `why`.")
 @talks
-def hold(face: Face, project: str | None, reason: str) -> None:
+def hold(io: CommandIO, project: str | None, reason: str) -> None:
     """Hold back every retry of the cluster or of a project until the release. None is lost.
 
     First attempts, and jobs that were stopped without their fault (preempted, drained), still start.
@@ -63,17 +63,17 @@ def hold(face: Face, project: str | None, reason: str) -> None:
       holdfast retries hold --reason "the registry is down"
       holdfast retries hold --project vision
     """
-    face.answer(lambda client: client.hold_retries(project, reason), retries_text)
+    io.answer(lambda client: client.hold_retries(project, reason), retries_text)
 
 
 @retries.command()
 @click.option("--project", help="Only this project's.")
 @talks
-def release(face: Face, project: str | None) -> None:
+def release(io: CommandIO, project: str | None) -> None:
     """Let retries go again, those that fell due meanwhile no faster than the rate limit.
 
     \b
     Example:
       holdfast retries release
     """
-    face.answer(lambda client: client.release_retries(project), retries_text)
+    io.answer(lambda client: client.release_retries(project), retries_text)

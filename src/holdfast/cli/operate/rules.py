@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.cli.output import facts, note
 from holdfast.client.synchronous import Client
 from holdfast.core.causes import Cause
-from holdfast.core.endings.rules import OperatorRule, drop_rule, parse_rules
+from holdfast.core.endings.rules import OUTDATED, OperatorRule, drop_rule, parse_rules
 from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ def rules(client: Client, as_text: bool) -> RulesView | str:
     view = client.rules()
     if view.problem:
         note(f"the rules are not in force, because this version cannot read them: {view.problem}")
+    for name in view.outdated:
+        note(f"the pattern of rule {name} {OUTDATED}")
     return view.text if as_text else view
 
 
@@ -138,13 +140,13 @@ def check(file: str, as_json: bool) -> None:
       holdfast rules check rules.toml
     """
     found = parse_rules(_read(file))
-    Face(as_json).show(list(found), rules_table(found) if found else "no rules")
+    CommandIO(as_json).show(list(found), rules_table(found) if found else "no rules")
 
 
 @rules.command("set")
 @click.argument("file", type=click.Path(allow_dash=True))
 @talks
-def set_rules(face: Face, file: str) -> None:
+def set_rules(io: CommandIO, file: str) -> None:
     """Replace all rules by those of a file; an empty file removes all. A bad rule changes nothing.
 
     The new rules apply to every end from now on; earlier decisions stay.
@@ -154,9 +156,9 @@ def set_rules(face: Face, file: str) -> None:
       holdfast rules set rules.toml
       holdfast rules --text > rules.toml
     """
-    with face.client() as client:
+    with io.client() as client:
         view = client.set_rules(_read(file))
-    face.show(view, rules_table(view.rules) if view.rules else "no rules of your own any more")
+    io.show(view, rules_table(view.rules) if view.rules else "no rules of your own any more")
 
 
 @rules.command("try")
@@ -178,7 +180,7 @@ def set_rules(face: Face, file: str) -> None:
 )
 @talks
 def try_rules(
-    face: Face,
+    io: CommandIO,
     exit_code: int | None,
     signal_: str | None,
     log_file: str | None,
@@ -195,11 +197,11 @@ def try_rules(
         raise click.UsageError("give either --exit-code or --signal")
     log = "" if log_file is None else _read(log_file).replace("\x00", "")[-_TAIL_CHARS:]
     text = None if rules_file is None else _read(rules_file)
-    with face.client() as client:
+    with io.client() as client:
         found = client.try_rules(
             exit_code=exit_code, signal=_read_signal(signal_), log=log, text=text
         )
-    face.show(found, finding_text(found))
+    io.show(found, finding_text(found))
 
 
 def finding_text(found: RulesFinding) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.cli.options import read_seconds
 from holdfast.cli.output import age, note
@@ -49,7 +49,7 @@ def token(client: Client) -> Sequence[TokenRecord]:
 )
 @talks
 def create(
-    face: Face, role: str, name: str, user: str, expires: str | None, reach: tuple[str, ...]
+    io: CommandIO, role: str, name: str, user: str, expires: str | None, reach: tuple[str, ...]
 ) -> None:
     """Make a token and print its secret, this once.
 
@@ -63,10 +63,10 @@ def create(
     seconds = None
     if expires is not None:
         seconds = read_seconds("--expires", expires)
-    with face.client() as client:
+    with io.client() as client:
         made = client.create_token(role, name, seconds, user, reach)
-    face.show(made, made.secret)
-    if not face.as_json:
+    io.show(made, made.secret)
+    if not io.as_json:
         note(f"token {made.id} ({made.role}); its secret is not shown again")
 
 

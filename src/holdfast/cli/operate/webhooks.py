@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.endings import EXIT_FAILED
-from holdfast.cli.face import Face, talks
 from holdfast.cli.operate.resource import Columns, draw_columns, resource, say_state_of
 from holdfast.cli.options import POSITIVE, read_seconds
 from holdfast.cli.output import age, facts, note, say_state, table
@@ -136,7 +136,7 @@ def _read_secret(secret_file: str | None) -> str | None:
 @SECRET
 @talks
 def create(
-    face: Face,
+    io: CommandIO,
     target: str,
     events: Sequence[str],
     project: str | None,
@@ -153,12 +153,12 @@ def create(
       holdfast webhooks create https://hooks.example/holdfast
       holdfast webhooks create https://hooks.example/h --name pager
     """
-    with face.client() as client:
+    with io.client() as client:
         made = client.create_webhook(
             target, events=events, project=project, name=name, secret=_read_secret(secret_file)
         )
-    face.show(made, made.secret)
-    if not face.as_json:
+    io.show(made, made.secret)
+    if not io.as_json:
         try_it = f"holdfast webhooks test {made.id}"
         note(f"webhook {made.id}; its secret is not shown again. Try it: {try_it}")
 
@@ -217,7 +217,7 @@ def delete(client: Client, webhook_id: str) -> None:
 @click.option("--grace", default="24h", metavar="TIME", help="How long the old secret signs too.")
 @SECRET
 @talks
-def rotate(face: Face, subject: str, grace: str, secret_file: str | None) -> None:
+def rotate(io: CommandIO, subject: str, grace: str, secret_file: str | None) -> None:
     """Give a webhook a new secret and print it, this once.
 
     During the grace every call carries both signatures, so that receivers can change over.
@@ -229,29 +229,29 @@ def rotate(face: Face, subject: str, grace: str, secret_file: str | None) -> Non
     """
     seconds = read_seconds("--grace", grace)
     secret = _read_secret(secret_file)
-    with face.client() as client:
+    with io.client() as client:
         made = client.rotate_webhook(
             find_webhook(client, subject), secret=secret, grace_seconds=seconds
         )
-    face.show(made, made.secret)
-    if not face.as_json:
+    io.show(made, made.secret)
+    if not io.as_json:
         note(f"webhook {made.id} has a new secret; it is not shown again")
 
 
 @webhooks.command()
 @webhooks.subject
 @talks
-def test(face: Face, subject: str) -> int | None:
+def test(io: CommandIO, subject: str) -> int | None:
     """Send one event `webhook.test` now. Exit code 1 unless the receiver answers 2xx.
 
     \b
     Example:
       holdfast webhooks test 06ch2v8wq1m4kz7d9x3t
     """
-    with face.client() as client:
+    with io.client() as client:
         result = client.test_webhook(find_webhook(client, subject))
     text = f"delivered: the receiver answered {result.status} in {result.seconds * 1000:.0f} ms"
-    face.show(result, text if result.delivered else f"not delivered: {result.error}")
+    io.show(result, text if result.delivered else f"not delivered: {result.error}")
     return None if result.delivered else EXIT_FAILED
 
 
@@ -268,7 +268,7 @@ def test(face: Face, subject: str) -> int | None:
 @click.option("--limit", type=POSITIVE, default=50, help="The most to list.")
 @talks
 def deliveries(
-    face: Face, subject: str, delivery_id: str | None, states: Sequence[str], limit: int
+    io: CommandIO, subject: str, delivery_id: str | None, states: Sequence[str], limit: int
 ) -> None:
     """List a webhook's deliveries, newest first; or show one with the body it sends.
 
@@ -277,16 +277,16 @@ def deliveries(
       holdfast webhooks deliveries WEBHOOK --state dead --state pending
       holdfast webhooks deliveries WEBHOOK DELIVERY
     """
-    with face.client() as client:
+    with io.client() as client:
         if delivery_id is not None:
             one = client.delivery(find_webhook(client, subject), delivery_id)
-            face.show(one, one.body)
+            io.show(one, one.body)
             return
         found = client.deliveries(
             find_webhook(client, subject), states=states, page_size=min(limit, 1000)
         )
         rows = list(islice(found, min(limit, sys.maxsize)))
-    face.show(rows, _deliveries_table(rows))
+    io.show(rows, _deliveries_table(rows))
 
 
 def _deliveries_table(rows: Sequence[DeliveryRecord]) -> str:
@@ -303,7 +303,7 @@ def _deliveries_table(rows: Sequence[DeliveryRecord]) -> str:
 @click.argument("delivery_ids", metavar="[DELIVERY]...", nargs=-1)
 @click.option("--dead", is_flag=True, help="Every dead delivery.")
 @talks
-def redeliver(face: Face, subject: str, delivery_ids: Sequence[str], dead: bool) -> None:
+def redeliver(io: CommandIO, subject: str, delivery_ids: Sequence[str], dead: bool) -> None:
     """Send deliveries again; dead or delivered ones begin their tries anew, pending ones go now.
 
     \b
@@ -313,14 +313,14 @@ def redeliver(face: Face, subject: str, delivery_ids: Sequence[str], dead: bool)
     """
     if dead == bool(delivery_ids):
         raise ValidationError("name the deliveries, or say --dead")
-    with face.client() as client:
+    with io.client() as client:
         if dead:
             count = client.redeliver_dead(find_webhook(client, subject))
-            face.show({"count": count}, f"{count} dead deliveries are sent again")
+            io.show({"count": count}, f"{count} dead deliveries are sent again")
             return
         hook_id = find_webhook(client, subject)
         rows = [client.redeliver(hook_id, delivery_id) for delivery_id in delivery_ids]
-    face.show(rows, _deliveries_table(rows))
+    io.show(rows, _deliveries_table(rows))
 
 
 @webhooks.add("pause", lambda hook: say_state_of(hook.id, hook), act="hook.pause", asks=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import LABEL, OWNER, POSITIVE, choose_owner, read_pairs, read_seconds
 from holdfast.cli.output import print_line
@@ -50,7 +50,7 @@ _FIELDS = ("job", "owner", "project", "queue", "pool", "host", *_TIMES)
 @click.option("--idle", is_flag=True, help="List the jobs that hold idle GPUs now.")
 @talks
 def report(
-    face: Face,
+    io: CommandIO,
     by: str,
     last: str | None,
     since: str | None,
@@ -83,12 +83,12 @@ def report(
       holdfast report --by day --html report.html
       holdfast report --idle
     """
-    if as_csv + face.as_json + (page is not None) > 1:
+    if as_csv + io.as_json + (page is not None) > 1:
         raise click.UsageError("--json, --csv and --html go one at a time")
     owner = choose_owner(owner, mine)
-    with face.client() as client:
+    with io.client() as client:
         if idle:
-            _show_idle(face, client, project, owner, as_csv=as_csv, page=page)
+            _show_idle(io, client, project, owner, as_csv=as_csv, page=page)
             return
         begin, end = _read_span(last, since, until, time.time())
         fields, step = _read_by(by)
@@ -108,10 +108,10 @@ def report(
             labels=read_pairs("--label", labels),
             limit=min(limit, 1000),
         )
-    _show(face, found, as_csv=as_csv, page=page)
+    _show(io, found, as_csv=as_csv, page=page)
 
 
-def _show(face: Face, found: HoursReport, *, as_csv: bool, page: str | None) -> None:
+def _show(io: CommandIO, found: HoursReport, *, as_csv: bool, page: str | None) -> None:
     if as_csv:
         from holdfast.cli.report.spreadsheet import write_csv
 
@@ -124,11 +124,11 @@ def _show(face: Face, found: HoursReport, *, as_csv: bool, page: str | None) -> 
     else:
         from holdfast.cli.report.tables import draw_report
 
-        face.show(found, draw_report(found))
+        io.show(found, draw_report(found))
 
 
 def _show_idle(
-    face: Face,
+    io: CommandIO,
     client: Client,
     project: str | None,
     owner: str | None,
@@ -141,7 +141,7 @@ def _show_idle(
     if as_csv or page is not None:
         raise click.UsageError("--idle is printed as a table, or with --json")
     jobs = client.idle_jobs(project=project, owner=owner)
-    face.show(jobs, draw_idle(jobs))
+    io.show(jobs, draw_idle(jobs))
 
 
 def _write_page(path: str, text: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.cli.code.workdir import CODE_OPTIONS, find_code
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.jobs.submit import read_job, takes_spec
 from holdfast.cli.operate.resource import Columns, draw_columns, resource, say_state_of
 from holdfast.cli.options import OWNER, POSITIVE, add_options, choose_owner
@@ -68,7 +68,7 @@ def schedules(client: Client, owner: str | None, mine: bool) -> Sequence[Schedul
 @takes_spec
 @talks
 def set_schedule(
-    face: Face,
+    io: CommandIO,
     schedule: str,
     cron: str | None,
     every: str | None,
@@ -92,7 +92,7 @@ def set_schedule(
         seconds = None if every is None else parse_duration(every)
     except ValueError as error:
         raise click.UsageError(f"--every: {error}") from None
-    with face.client() as client:
+    with io.client() as client:
         spec = read_job(client, options)
         made = client.put_schedule(
             schedule,
@@ -103,24 +103,24 @@ def set_schedule(
             catch_up=catch_up,
             overlap=overlap,
         )
-    face.show(made, _say_next(made))
+    io.show(made, _say_next(made))
 
 
 @schedules.command()
 @schedules.subject
 @click.option("--limit", type=POSITIVE, default=10, help="How many of its runs.")
 @talks
-def show(face: Face, subject: str, limit: int) -> None:
+def show(io: CommandIO, subject: str, limit: int) -> None:
     """Show a schedule and its newest runs.
 
     \b
     Example:
       holdfast schedules show nightly
     """
-    with face.client() as client:
+    with io.client() as client:
         schedule, runs = client.schedule(subject), client.schedule_runs(subject, limit)
-    if face.as_json:
-        face.show_json({"schedule": schedule, "runs": runs})
+    if io.as_json:
+        io.show_json({"schedule": schedule, "runs": runs})
         return
     print_text(_describe(schedule))
     if runs:
@@ -193,21 +193,21 @@ def run_now(client: Client, name: str) -> JobRecord:
 @schedules.subject
 @click.argument("count", type=POSITIVE, default=5)
 @talks
-def list_next(face: Face, subject: str, count: int) -> None:
+def list_next(io: CommandIO, subject: str, count: int) -> None:
     """Print its next times, in its own time zone.
 
     \b
     Example:
       holdfast schedules next nightly 3
     """
-    with face.client() as client:
+    with io.client() as client:
         told = client.schedule_times(subject, count)
     try:
         zone: zoneinfo.ZoneInfo | None = zoneinfo.ZoneInfo(told.time_zone)
     except (zoneinfo.ZoneInfoNotFoundError, OSError):
         zone = None  # this machine does not know it; UTC then
     lines = [at.astimezone(zone or UTC).isoformat(timespec="seconds") for at in told.times]
-    face.show(told, "\n".join(lines))
+    io.show(told, "\n".join(lines))
 
 
 def _runs_table(runs: Sequence[ScheduleRunRecord]) -> str:

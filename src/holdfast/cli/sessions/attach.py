@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import JOB
 from holdfast.cli.output import note
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 )
 @click.option("--watch", is_flag=True, help="Only read along.")
 @talks
-def attach(face: Face, job_id: str, session: str, watch: bool) -> None:
+def attach(io: CommandIO, job_id: str, session: str, watch: bool) -> None:
     """Come to the terminal of a job that was begun with `run -it`, or back to a shell.
 
     What the terminal printed last is shown first. A second person reads along. Ctrl-P Ctrl-Q leaves
@@ -37,9 +37,9 @@ def attach(face: Face, job_id: str, session: str, watch: bool) -> None:
       holdfast attach JOB --watch
       holdfast attach JOB --session 06ch2v8wq1m4kz7d9x3t
     """
-    with face.client() as client:
+    with io.client() as client:
         found = find_job(client, job_id)
-        face.waiting.close()
+        io.waiting.close()
         leave(come_to(client, found, session, watch=watch))
 
 

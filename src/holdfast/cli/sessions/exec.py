@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.options import COUNT, JOB
 from holdfast.cli.sessions.terminal import carry, read_size, tell_lost
 from holdfast.client.locate import ControllerPlace
@@ -26,7 +26,7 @@ _RANK = click.option("--rank", type=COUNT, default=0, help="The task of a gang t
 @click.argument("argv", nargs=-1, required=True, metavar="-- CMD")
 @talks
 def exec_(
-    face: Face, job_id: str, rank: int, tty: bool, no_stdin: bool, argv: tuple[str, ...]
+    io: CommandIO, job_id: str, rank: int, tty: bool, no_stdin: bool, argv: tuple[str, ...]
 ) -> None:
     """Run a command in a running task, and exit with its code.
 
@@ -42,14 +42,14 @@ def exec_(
       holdfast exec JOB -- tar c out > out.tar
       holdfast exec -t JOB -- htop
     """
-    _go_in(face, job_id, list(argv), "exec", rank, tty=tty, reads=not no_stdin)
+    _go_in(io, job_id, list(argv), "exec", rank, tty=tty, reads=not no_stdin)
 
 
 @click.command()
 @JOB
 @_RANK
 @talks
-def shell(face: Face, job_id: str, rank: int) -> None:
+def shell(io: CommandIO, job_id: str, rank: int) -> None:
     """Open a shell in a running task.
 
     A real terminal: colours, the window's size, Ctrl-C, Ctrl-Z. The shell is the task's $SHELL, or
@@ -65,11 +65,11 @@ def shell(face: Face, job_id: str, rank: int) -> None:
             "a shell takes a terminal, and the input of this program is none; "
             "`holdfast exec JOB -- sh` reads a script from a pipe"
         )
-    _go_in(face, job_id, [], "shell", rank, tty=True)
+    _go_in(io, job_id, [], "shell", rank, tty=True)
 
 
 def _go_in(
-    face: Face,
+    io: CommandIO,
     job_word: str,
     argv: list[str],
     kind: Kind,
@@ -80,7 +80,7 @@ def _go_in(
 ) -> None:
     rows, cols = read_size() if tty else (0, 0)
     term = os.environ.get("TERM", "") if tty else ""
-    place, job_id = _find(face, job_word)
+    place, job_id = _find(io, job_word)
     asked = SessionRequest(
         kind=kind, rank=rank, argv=argv, tty=tty, rows=rows, cols=cols, term=term
     )
@@ -92,16 +92,16 @@ def _go_in(
     leave(code)
 
 
-def _find(face: Face, job_word: str) -> tuple[ControllerPlace, str]:
+def _find(io: CommandIO, job_word: str) -> tuple[ControllerPlace, str]:
     """Return the controller's place and the id of the job that a word names. A whole id is asked of
     no server."""
     if ID_PATTERN.fullmatch(job_word):
-        return face.locate(), job_word
+        return io.locate(), job_word
     from holdfast.cli.find.jobs import find_job
 
-    with face.client() as client:
+    with io.client() as client:
         found = find_job(client, job_word)
-        face.waiting.close()
+        io.waiting.close()
         return client.place, found
 
 

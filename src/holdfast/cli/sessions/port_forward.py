@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT, JOB
 from holdfast.cli.output import note, print_text
@@ -28,7 +28,9 @@ def read_ports(text: str) -> tuple[int, int]:
 @click.option("--rank", type=COUNT, default=0, help="The task of a gang.")
 @click.option("--address", default="127.0.0.1", help="Listen here, instead of on loopback alone.")
 @talks
-def port_forward(face: Face, job_id: str, ports: tuple[str, ...], rank: int, address: str) -> None:
+def port_forward(
+    io: CommandIO, job_id: str, ports: tuple[str, ...], rank: int, address: str
+) -> None:
     """Reach ports of a running task on this machine, until Ctrl-C or the job's end.
 
     A connection goes to a port on which a process of that task listens, looked up each time; to
@@ -41,7 +43,7 @@ def port_forward(face: Face, job_id: str, ports: tuple[str, ...], rank: int, add
       holdfast port-forward JOB 6006:0 --rank 3
     """
     wanted = [read_ports(text) for text in ports]
-    with face.client() as client:
+    with io.client() as client:
         found = find_job(client, job_id)
         client.job(found)  # so that a job that is not there is told now
         forwards = []
@@ -65,7 +67,7 @@ def port_forward(face: Face, job_id: str, ports: tuple[str, ...], rank: int, add
             forwards.append(one)
             shown = f"[{address}]" if ":" in address else address
             print_text(f"http://{shown}:{one.port} → port {remote} of job {found}")
-        face.waiting.close()
+        io.waiting.close()
         try:
             while not any(one.wait(0.5) for one in forwards):
                 pass

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.operate.resource import Columns, draw_columns
 from holdfast.cli.output import age
@@ -30,7 +30,7 @@ COLUMNS: Columns[SessionRecord] = {
 @click.option("--all", "also_over", is_flag=True, help="Those that ended, too.")
 @click.option("--end", metavar="ID", help="End this session.")
 @talks
-def sessions(face: Face, job_id: str | None, also_over: bool, end: str | None) -> None:
+def sessions(io: CommandIO, job_id: str | None, also_over: bool, end: str | None) -> None:
     """List which users are in which tasks, from where, and with which command.
 
     \b
@@ -39,10 +39,10 @@ def sessions(face: Face, job_id: str | None, also_over: bool, end: str | None) -
       holdfast sessions @last --all
       holdfast sessions --end 06ch2v8wq1m4kz7d9x3t
     """
-    with face.client() as client:
+    with io.client() as client:
         if end is not None:
             client.end_session(end)
             return
         job = None if job_id is None else find_job(client, job_id)
         found: Sequence[SessionRecord] = client.sessions(job, also_over=also_over)
-    face.show(found, draw_columns(COLUMNS, found, elastic=8) if found else "no sessions")
+    io.show(found, draw_columns(COLUMNS, found, elastic=8) if found else "no sessions")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.commands import PROGRAM
-from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.output import note, print_text
 from holdfast.cli.sessions.exec import leave
@@ -52,7 +52,7 @@ Host *.holdfast
 @click.option("--proxy", metavar="NAME", help="What ssh itself runs: carry one connection.")
 @click.option("--user-of", metavar="NAME", help="What ssh itself runs: learn the job's user.")
 @talks
-def ssh_config(face: Face, write: bool, proxy: str | None, user_of: str | None) -> None:
+def ssh_config(io: CommandIO, write: bool, proxy: str | None, user_of: str | None) -> None:
     """Print the lines with which ssh, scp, rsync and VS Code go into running jobs.
 
     They connect by a session, as `holdfast exec` does: to an `sshd` that is begun for that one
@@ -67,19 +67,19 @@ def ssh_config(face: Face, write: bool, proxy: str | None, user_of: str | None) 
       rsync -a src/ rank3.JOB.holdfast:src/
     """
     if proxy is not None:
-        _carry(face, proxy)
+        _carry(io, proxy)
     elif user_of is not None:
-        _learn_user(face, user_of)
+        _learn_user(io, user_of)
     elif write:
         path = Path.home() / ".ssh" / "holdfast.config"
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        path.write_text(_make_text(face))
+        path.write_text(_make_text(io))
         print_text(str(path))
         note(
             f"ssh reads it where ~/.ssh/config has, on top of all others, the line: Include {path}"
         )
     else:
-        print_text(_make_text(face).rstrip("\n"))
+        print_text(_make_text(io).rstrip("\n"))
 
 
 def find_keys_folder() -> Path:
@@ -88,16 +88,16 @@ def find_keys_folder() -> Path:
     return Path(cache) / "holdfast" / "ssh"
 
 
-def _make_text(face: Face) -> str:
+def _make_text(io: CommandIO) -> str:
     beside = Path(sys.executable).parent / PROGRAM
     words = [str(beside)] if beside.exists() else [sys.executable, "-P", "-m", "holdfast.cli"]
     words.append("ssh-config")
-    if face.context:
-        words += ["-c", face.context]
-    if face.url:
-        words += ["--url", face.url]
-    if face.token_file:
-        words += ["--token-file", str(Path(face.token_file).absolute())]
+    if io.context:
+        words += ["-c", io.context]
+    if io.url:
+        words += ["--url", io.url]
+    if io.token_file:
+        words += ["--token-file", str(Path(io.token_file).absolute())]
     program = shlex.join(words).replace("%", "%%")
     return _TEXT.format(program=program, keys=find_keys_folder(), alias=ALIAS)
 
@@ -113,25 +113,25 @@ def read_name(name: str) -> tuple[str, int]:
     return "@last" if job == "last" else job, int(found["rank"] or 0)
 
 
-def _carry(face: Face, name: str) -> None:
+def _carry(io: CommandIO, name: str) -> None:
     """Carry ssh's bytes between this program's pipes and an `sshd` in the task."""
     job, rank = read_name(name)
-    with face.client() as client, hold_keys(find_keys_folder() / name) as told:
+    with io.client() as client, hold_keys(find_keys_folder() / name) as told:
         session = client.open_session(
             find_job(client, job), ["sshd"], kind="ssh", rank=rank, on_lost=tell_lost
         )
-        face.waiting.close()
+        io.waiting.close()
         session.write(told)
         code = carry(session)
     leave(code)
 
 
-def _learn_user(face: Face, name: str) -> None:
+def _learn_user(io: CommandIO, name: str) -> None:
     """Write down as which user ssh logs in. Problems are told when ssh connects."""
     path = find_keys_folder() / f"{name}.user"
     try:
         job, rank = read_name(name)
-        with face.client() as client:
+        with io.client() as client:
             user = _ask_user(client, find_job(client, job), rank)
     except HoldfastError:
         return

@@ -60,7 +60,9 @@ def carry(session: TaskSession, *, reads: bool = True, detaches: bool = False) -
     detaches: raise Detached where the person types `DETACH_KEYS`.
     """
     session.on_notice = tell
-    wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    wake, waker = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(waker, False)
     raw = session.tty and reads and os.isatty(0)
     try:
         with _raw_mode() if raw else contextlib.nullcontext(), _signals(session, waker, raw):

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from holdfast.cli.extras import need_linux
 from holdfast.cli.options import LABEL, add_options, read_pairs, read_seconds
 from holdfast.cli.up.run_part import run_agent
 from holdfast.cli.up.up import AGENT_OPTIONS, agent_options
@@ -74,6 +75,7 @@ def agent(
       holdfast agent --join http://10.0.0.5:7878 --state /var/lib/holdfast
       holdfast agent --join http://10.0.0.5:7878 --app mytasks --app-path /srv/app
     """
+    need_linux("agent")
     options = agent_options(**options)
     urls = ",".join(split_urls(url))
     options |= {"url": urls, "state_dir": str(find_state_folder(state))}

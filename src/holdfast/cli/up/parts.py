@@ -87,7 +87,7 @@ class PartProcess:
         self.pidfd = os.pidfd_open(self.pid)
         self._told = False
 
-    def tell(self, options: dict[str, Any]) -> None:
+    def send_options(self, options: dict[str, Any]) -> None:
         """Send the part its options, once. If it died meanwhile, its pidfd shows that."""
         assert self._process.stdin is not None
         if self._told:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.extras import need_server
+from holdfast.cli.extras import need_linux, need_server
 from holdfast.cli.up.up import DEFAULT_PORT
 from holdfast.lean import collect_nothing
 
@@ -53,6 +53,7 @@ def server(**options: Any) -> int:
       holdfast server --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
       holdfast server --blobs s3://team/holdfast   with AWS_ACCESS_KEY_ID, …
     """
+    need_linux("server")
     need_server()
     if not options["dsn"]:
         raise click.UsageError(

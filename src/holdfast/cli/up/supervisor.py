@@ -21,6 +21,7 @@ from typing import Any
 
 from holdfast.cli.up.database import Database
 from holdfast.cli.up.folder import DataFolder
+from holdfast.cli.up.lasting import say_where_jobs_import
 from holdfast.cli.up.parts import PartProcess, Restarts, describe_exit
 from holdfast.cli.up.readiness import Readiness
 from holdfast.errors import HoldfastError, Unavailable
@@ -232,7 +233,7 @@ class PartsSupervisor:
         part = self._parts.get(name)
         options = self._options_of(name)
         if part is not None and options is not None:
-            part.tell(options)
+            part.send_options(options)
 
     def _options_of(self, name: str) -> dict[str, Any] | None:
         if name == "agent":
@@ -334,6 +335,8 @@ class PartsSupervisor:
         took = time.monotonic() - self._started_at
         self._say(f"ready at {self.url} ({took:.1f} s); Ctrl-C stops it all")
         self._say(self._folder.tell_how_to_reach(self.url))
+        if (sentence := say_where_jobs_import(self._folder.path)) is not None:
+            self._say(sentence)
 
     # ---- stopping
     def _stop(self) -> None:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast.cli.extras import need_server
+from holdfast.cli.extras import need_linux, need_server
 from holdfast.cli.options import add_options
 from holdfast.client.locate import DATA_FOLDER
 from holdfast.client.specs import parse_bytes
 from holdfast.core.spec import Name
 from holdfast.errors import ValidationError
-from holdfast.process.groups import step_aside
 
 if TYPE_CHECKING:
     from holdfast.agent.probes.worker_client import ProbeWorker
@@ -106,9 +105,12 @@ def up(
       holdfast up --app mytasks
       holdfast up --dsn postgresql://me@db.example/holdfast
     """
+    need_linux("up")
     from holdfast.cli.up.folder import DataFolder
+    from holdfast.cli.up.lasting import leave_cache
     from holdfast.cli.up.listener import open_listener
     from holdfast.cli.up.supervisor import PartsSupervisor, UpOptions
+    from holdfast.process.groups import step_aside
 
     need_server()
     agent = agent_options(**flags)
@@ -121,6 +123,7 @@ def up(
     folder = DataFolder(Path(data).expanduser())
     folder.prepare()
     folder.lock()
+    leave_cache(folder.path, say)
     step_aside()
     try:
         folder.unpublish()  # the address of an `up` that was killed

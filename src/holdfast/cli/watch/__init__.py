@@ -1,1 +1,1 @@
-"""Commands that wait and watch: `wait` and `top`, and how a terminal is drawn anew in place."""
+"""Commands that wait and watch: `wait`, `top`, `dashboard` and `telemetry`."""

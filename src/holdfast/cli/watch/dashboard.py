@@ -7,7 +7,7 @@ import webbrowser
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.output import age, columns, note, print_text, table
 
 
@@ -16,7 +16,7 @@ from holdfast.cli.output import age, columns, note, print_text, table
 @click.option("--list", "listed", is_flag=True, help="List the browsers that are signed in.")
 @click.option("--end", metavar="ID", help="Sign a browser out.")
 @talks
-def dashboard(face: Face, no_open: bool, listed: bool, end: str | None) -> None:
+def dashboard(io: CommandIO, no_open: bool, listed: bool, end: str | None) -> None:
     """Print a link that opens the dashboard, and open it where there is a display.
 
     The link signs one browser in, once, within ten minutes; the browser then acts as your token,
@@ -31,7 +31,7 @@ def dashboard(face: Face, no_open: bool, listed: bool, end: str | None) -> None:
     """
     if listed + (end is not None) > 1:
         raise click.UsageError("--list and --end go apart")
-    with face.client() as client:
+    with io.client() as client:
         if end is not None:
             client.end_sign_in(end)
             note(f"sign-in {end} has ended; its browser is signed out within 5 s")
@@ -39,16 +39,17 @@ def dashboard(face: Face, no_open: bool, listed: bool, end: str | None) -> None:
         if listed:
             found = client.sign_ins()
             rows = [[one.id, one.user, one.role, age(one.created_at), one.browser] for one in found]
-            face.show(found, table(["ID", "USER", "ROLE", "AGE", "BROWSER"], rows, width=columns()))
+            io.show(found, table(["ID", "USER", "ROLE", "AGE", "BROWSER"], rows, width=columns()))
             return
         link = client.create_sign_in_link()
-    if face.as_json:
-        face.show_json(link)
+    if io.as_json:
+        io.show_json(link)
         return
     print_text(link.url)
-    if not no_open and _has_display():
+    if not no_open and has_display():
         webbrowser.open(link.url)
 
 
-def _has_display() -> bool:
+def has_display() -> bool:
+    """Return whether a browser can show itself here."""
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

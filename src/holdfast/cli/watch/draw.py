@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.cli.live.progress import find_estimate, say_left
 from holdfast.cli.output import count_columns, paint, printable, shorten
-from holdfast.cli.watch.progress import find_estimate, say_left
 from holdfast.core.words import count_of, split_span
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import one_job
 from holdfast.cli.options import COUNT, JOB, POSITIVE, read_seconds
 from holdfast.cli.output import table
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--last", metavar="TIME", default="1h", help="How far back. [default: 1h]")
 @talks
 def telemetry(
-    face: Face, job_id: str, ranks: Sequence[int], attempt: int | None, hours: bool, last: str
+    io: CommandIO, job_id: str, ranks: Sequence[int], attempt: int | None, hours: bool, last: str
 ) -> None:
     """Show the processors and the memory of a job's ranks, over time.
 
@@ -43,9 +43,9 @@ def telemetry(
     """
     seconds = int(read_seconds("--last", last))
     step = "hour" if hours else "minute"
-    with face.client() as client, one_job(client, job_id) as found:
+    with io.client() as client, one_job(client, job_id) as found:
         view = client.job_telemetry(found, step=step, seconds=seconds, ranks=ranks, attempt=attempt)
-    face.show(view, _draw(view, ranks) if view.points else _say_nothing(job_id, hours=hours))
+    io.show(view, _draw(view, ranks) if view.points else _say_nothing(job_id, hours=hours))
 
 
 def _draw(view: JobTelemetryView, ranks: Sequence[int]) -> str:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
+from holdfast.cli.live.screen import Screen, ScreenEnded
 from holdfast.cli.output import columns, print_text
 from holdfast.cli.watch.draw import (
     Ask,
@@ -29,7 +30,6 @@ from holdfast.cli.watch.draw import (
     settle,
     sort_jobs,
 )
-from holdfast.cli.watch.screen import Screen, ScreenEnded
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _STATES = ("running", "draining", "reserved", "queued", "waiting")
 @click.option("--queue", help="Only the jobs of this queue.")
 @click.option("--project", help="Only the jobs of this project.")
 @talks
-def top(face: Face, queue: str | None, project: str | None) -> None:
+def top(io: CommandIO, queue: str | None, project: str | None) -> None:
     """Show hosts, GPUs and unfinished jobs, drawn anew every two seconds.
 
     Keys: j and k (or arrows) choose a job; f follows its output, until Ctrl-C; w says why it is in its
@@ -60,17 +60,17 @@ def top(face: Face, queue: str | None, project: str | None) -> None:
       holdfast top | cat
     """
     chosen = {"queue": queue, "project": project}
-    if face.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        with face.client() as client:
+    if io.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        with io.client() as client:
             view = look(client, chosen)
         found = {"hosts": view.hosts, "jobs": sort_jobs(view.jobs)}
         width = min(columns(), 1000)
         lines = [*draw_hosts(view, width), "", *draw_jobs(view, "", width, len(view.jobs) + 1)]
-        face.show(found, "\n".join(line.rstrip() for line in lines))
+        io.show(found, "\n".join(line.rstrip() for line in lines))
         return
     try:
-        with Screen() as screen, LookThread(face, screen, chosen) as looks:
-            _run(face, screen, looks)
+        with Screen() as screen, LookThread(io, screen, chosen) as looks:
+            _run(io, screen, looks)
     except ScreenEnded as end:
         sys.exit(128 + end.number)
 
@@ -101,8 +101,8 @@ def look(client: Client, only: dict[str, Any]) -> View:
 class LookThread:
     """A thread that looks every two seconds, so that keys act while an answer is awaited."""
 
-    def __init__(self, face: Face, screen: Screen, only: dict[str, Any]) -> None:
-        self._face, self._screen, self._only = face, screen, only
+    def __init__(self, io: CommandIO, screen: Screen, only: dict[str, Any]) -> None:
+        self._io, self._screen, self._only = io, screen, only
         self.view = View(at=datetime.now(UTC), place="", error="looking…")
         self._over = threading.Event()
         self._soon = threading.Event()
@@ -122,7 +122,7 @@ class LookThread:
     def _look(self) -> None:
         while not self._over.is_set():
             try:
-                with self._face.client() as client:
+                with self._io.client() as client:
                     while not self._over.is_set():
                         self.view = look(client, self._only)
                         self._screen.wake()
@@ -137,7 +137,7 @@ class LookThread:
         self._soon.clear()
 
 
-def _run(face: Face, screen: Screen, looks: LookThread) -> None:
+def _run(io: CommandIO, screen: Screen, looks: LookThread) -> None:
     place = Focus()
     while True:
         size, view = screen.size, looks.view
@@ -149,21 +149,21 @@ def _run(face: Face, screen: Screen, looks: LookThread) -> None:
             return
         if ask in (Ask.FOLLOW, Ask.SHELL):
             words = ("logs", "-f", job_id) if ask is Ask.FOLLOW else ("shell", job_id)
-            said = _lend(face, screen, words)
+            said = _lend(io, screen, words)
             place = msgspec.structs.replace(place, said=said)
             looks.hurry()
         elif ask is Ask.WHY:
-            text = _ask(face, partial(_say_why, job_id=job_id, width=size.columns))
+            text = _ask(io, partial(_say_why, job_id=job_id, width=size.columns))
             place = msgspec.structs.replace(place, text=tuple(text.splitlines()))
         elif ask is Ask.CANCEL:
-            said = _ask(face, partial(_cancel, job_id=job_id))
+            said = _ask(io, partial(_cancel, job_id=job_id))
             place = msgspec.structs.replace(place, said=said)
             looks.hurry()
 
 
-def _ask(face: Face, ask: Callable[[Client], str]) -> str:
+def _ask(io: CommandIO, ask: Callable[[Client], str]) -> str:
     try:
-        with face.client() as client:
+        with io.client() as client:
             return ask(client)
     except (HoldfastError, OSError) as error:
         return f"! {error}"
@@ -183,12 +183,12 @@ def _cancel(client: Client, job_id: str) -> str:
     return f"{job_id} is {job.state.value}"
 
 
-def _lend(face: Face, screen: Screen, words: tuple[str, ...]) -> str:
+def _lend(io: CommandIO, screen: Screen, words: tuple[str, ...]) -> str:
     """Run another command of `holdfast` in the terminal, and return a message for the person
     afterwards."""
     environment = dict(os.environ)
-    more = [] if face.url is None else ["--url", face.url]
-    more += [] if face.token_file is None else ["--token-file", face.token_file]
+    more = [] if io.url is None else ["--url", io.url]
+    more += [] if io.token_file is None else ["--token-file", io.token_file]
     command = [sys.executable, "-P", "-m", "holdfast", words[0], *more, *words[1:]]
     with screen.lent():
         done = subprocess.run(command, env=environment)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.data.outputs import list_missing
 from holdfast.cli.endings import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT
-from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import act_on
+from holdfast.cli.live.live_line import LiveLine
 from holdfast.cli.options import read_seconds
 from holdfast.cli.output import note, say_state
-from holdfast.cli.watch.live_line import LiveLine
 from holdfast.client.jobs.waiting import Work, wait_for_ends
 from holdfast.client.late import LateModule
 from holdfast.client.rest import RestCall, ask
@@ -49,7 +49,9 @@ def choose_exit_code(works: Sequence[Work], *, first: bool) -> int:
 @click.option("--timeout", metavar="TIME", help="Give up after this time, with exit code 124.")
 @click.option("--outputs", is_flag=True, help="Also until their outputs are collected.")
 @talks
-def wait(face: Face, words: Sequence[str], first: bool, timeout: str | None, outputs: bool) -> int:
+def wait(
+    io: CommandIO, words: Sequence[str], first: bool, timeout: str | None, outputs: bool
+) -> int:
     """Wait until jobs have ended; each JOB may be an array or a run of a workflow, too.
 
     The jobs go on however the waiting ends. Exit codes: 0 all of them succeeded (with --any: all
@@ -65,13 +67,13 @@ def wait(face: Face, words: Sequence[str], first: bool, timeout: str | None, out
     """
     seconds = None if timeout is None else read_seconds("--timeout", timeout)
     found: list[Work] = []
-    line, began = LiveLine(wanted=not face.as_json), time.monotonic()
+    line, began = LiveLine(wanted=not io.as_json), time.monotonic()
 
     def tell(works: Sequence[Work]) -> None:
         found[:] = works
         line.show(_say_progress(works, time.monotonic() - began))
 
-    with face.client() as client:
+    with io.client() as client:
         calls = list({call.path: call for call in (_find(client, word) for word in words)}.values())
         try:
             client.perform(lambda: wait_for_ends(calls, seconds, first=first, tell=tell))
@@ -83,7 +85,7 @@ def wait(face: Face, words: Sequence[str], first: bool, timeout: str | None, out
             note(str(error))
         finally:
             line.clear()
-    face.show(found, "\n".join(_say_end(work) for work in found if work.state.terminal))
+    io.show(found, "\n".join(_say_end(work) for work in found if work.state.terminal))
     return choose_exit_code(found, first=first)
 
 

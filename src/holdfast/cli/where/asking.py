@@ -9,10 +9,9 @@ from msgspec.structs import replace
 from holdfast.client.locate import ControllerPlace, NoController, locate
 from holdfast.client.synchronous import Client
 from holdfast.core.doctor.facts import ControllerFacts, ControllerProblem
-from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized, Unavailable
+from holdfast.errors import Forbidden, HoldfastError, Unauthorized, Unavailable
 from holdfast.http.addresses import read_address
 from holdfast.version import VERSION
-from holdfast.wire.api import ServerView
 
 ANSWER_SECONDS = 5.0
 
@@ -63,14 +62,13 @@ def _ask(place: ControllerPlace, url: str) -> ControllerFacts:
         with client:
             token = client.whoami()
             began, wall = time.monotonic(), time.time()
-            server = _ask_server(client)
+            server = client.server()
             took = time.monotonic() - began
     except HoldfastError as error:
         refused = isinstance(error, Unauthorized | Forbidden)
         away = isinstance(error, Unavailable)
         kind = "refused" if refused else "unreachable" if away else "other"
         return replace(facts, error=error.message, error_code=error.code, error_kind=kind)
-    ahead = None if server is None else wall + took / 2 - server.clock.timestamp()
     return replace(
         facts,
         token_id=token.id,
@@ -78,18 +76,8 @@ def _ask(place: ControllerPlace, url: str) -> ControllerFacts:
         role=token.role,
         token_name=token.name,
         expires_at=token.expires_at,
-        version=server.version if server else "",
-        problems=[
-            ControllerProblem(said.part, said.sentence, said.mend)
-            for said in (server.problems if server else [])
-        ],
-        clock_seconds=ahead,
+        version=server.version,
+        problems=[ControllerProblem(p.part, p.sentence, p.mend) for p in server.problems],
+        clock_seconds=wall + took / 2 - server.clock.timestamp(),
         clock_error_seconds=took / 2,
     )
-
-
-def _ask_server(client: Client) -> ServerView | None:
-    try:
-        return client.server()
-    except NotFound:  # an older controller
-        return None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from holdfast.cli.face import Face, prints
+from holdfast.cli.command_io import CommandIO, prints
 from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.cli.where.keeping import change_contexts
 from holdfast.client.contexts.file import LOCAL, CliContexts, read_contexts
@@ -35,7 +35,7 @@ COLUMNS: Columns[ContextRow] = {
 
 
 @contextmanager
-def _open(face: Face) -> Iterator[None]:
+def _open(io: CommandIO) -> Iterator[None]:
     """Open no connection, because the contexts are a file of the user."""
     yield None
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from holdfast.cli.face import Face, prints, read_token_file
+from holdfast.cli.command_io import CommandIO, prints, read_token_file
 from holdfast.cli.output import note
 from holdfast.cli.where.asking import ask_controller
 from holdfast.cli.where.keeping import change_contexts
@@ -33,7 +33,7 @@ _TOKEN_BYTES = 4096
 @click.option("--ca-file", metavar="FILE", help="PEM of the authority that signed its certificate.")
 @prints
 def login(
-    face: Face,
+    io: CommandIO,
     url: str,
     name: str | None,
     token_stdin: bool,
@@ -76,7 +76,7 @@ def login(
         note(f"the address {dead} does not answer now: {why}")
     _warn_of_variables(name)
     value = {"context": name, "urls": urls, "user": facts.user, "role": facts.role}
-    face.show(
+    io.show(
         value,
         f"logged in to {facts.url} as {facts.user} ({facts.role}); it is the context {name}, which "
         "is the current one now",
@@ -155,7 +155,7 @@ def _warn_of_variables(name: str) -> None:
 @click.command()
 @click.argument("name", required=False)
 @prints
-def logout(face: Face, name: str | None) -> None:
+def logout(io: CommandIO, name: str | None) -> None:
     """Forget a server and its token: that of NAME, or of the current context.
 
     The token itself stays good; an admin ends it with `holdfast token revoke`.
@@ -182,4 +182,4 @@ def logout(face: Face, name: str | None) -> None:
     left = change_contexts(os.environ, forget)
     value = {"context": gone, "current": left.current}
     text = f"logged out of {gone}; the current context is {left.current}"
-    face.show(value, text)
+    io.show(value, text)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.output import age, facts, print_text
 from holdfast.cli.where.asking import find_controller
 from holdfast.cli.where.findings import choose_exit, draw_findings
@@ -23,7 +23,7 @@ from holdfast.core.doctor.findings import DoctorFinding, Level
 
 @click.command()
 @talks
-def status(face: Face) -> int:
+def status(io: CommandIO) -> int:
     """Say which server commands go to, as which user, and what is wrong with it. The exit code is 0 only
     where it works: 5 where the token is refused, 6 where no server answers.
 
@@ -32,11 +32,11 @@ def status(face: Face) -> int:
       holdfast status
       holdfast -c prod status --json
     """
-    found, place = find_controller(face.url, face.read_token(), face.context)
+    found, place = find_controller(io.url, io.read_token(), io.context)
     findings = list(judge_controller(found, datetime.now(UTC)))
     code = choose_exit(found, findings)
-    if face.as_json:
-        face.show_json(_as_value(found, place, findings, works=code == 0))
+    if io.as_json:
+        io.show_json(_as_value(found, place, findings, works=code == 0))
     else:
         print_text(_draw(found, place))
         told = [finding for finding in findings if finding.level is not Level.OK]

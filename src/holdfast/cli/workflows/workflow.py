@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from holdfast.cli.code.workdir import UNSENT, send_folder, take_workdir
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.jobs.submit import place_here
 from holdfast.cli.options import OWNER, choose_owner
 from holdfast.cli.output import age, facts, paint, print_line, print_text, say_state, table
@@ -55,7 +55,7 @@ def workflow() -> None:
 @click.option("--detach", is_flag=True, help="Print the run's id and do not wait for its end.")
 @click.option("--out-dir", default="", help="A folder that all hosts see, for the run's files.")
 @talks
-def run(face: Face, file: Path, detach: bool, out_dir: str) -> int:
+def run(io: CommandIO, file: Path, detach: bool, out_dir: str) -> int:
     """Run the workflow in a TOML file and draw it until it has ended; exit 1 unless it succeeded.
 
     \b
@@ -63,14 +63,14 @@ def run(face: Face, file: Path, detach: bool, out_dir: str) -> int:
       holdfast workflow run nightly.toml
       holdfast workflow run nightly.toml --detach
     """
-    with face.client() as client:
+    with io.client() as client:
         view = client.submit_workflow(_read(file, out_dir, client))
         if detach:
-            face.show(view, view.id)
+            io.show(view, view.id)
             return 0
-        view = _watch(face, client, view.id)
-        if face.as_json:
-            face.show_json(view)
+        view = _watch(io, client, view.id)
+        if io.as_json:
+            io.show_json(view)
     return 0 if view.state.value == "succeeded" else 1
 
 
@@ -99,7 +99,7 @@ def _read(file: Path, out_dir: str = "", client: Client | None = None) -> Workfl
 @click.option("--watch", is_flag=True, help="Draw it again as it changes, until it has ended.")
 @click.option("--node", metavar="NODE", help="One node: what it does, its result, its folder.")
 @talks
-def show(face: Face, run_id: str, watch: bool, node: str | None) -> None:
+def show(io: CommandIO, run_id: str, watch: bool, node: str | None) -> None:
     """Show a run as a tree with the states of its nodes.
 
     \b
@@ -108,23 +108,23 @@ def show(face: Face, run_id: str, watch: bool, node: str | None) -> None:
       holdfast workflow show @last --watch
       holdfast workflow show @last --node decode
     """
-    with face.client() as client:
+    with io.client() as client:
         run_id = find_run(client, run_id)
         if node is not None:
             found = client.workflow_node(run_id, node)
-            face.show(found, _node_text(found))
+            io.show(found, _node_text(found))
         elif watch:
-            _watch(face, client, run_id)
+            _watch(io, client, run_id)
         else:
             view, nodes = client.workflow(run_id), client.workflow_nodes(run_id)
             both = {"run": view, "nodes": nodes}
-            face.show(both, draw_run(view, nodes, datetime.now(UTC)))
+            io.show(both, draw_run(view, nodes, datetime.now(UTC)))
 
 
-def _watch(face: Face, client: Client, run_id: str) -> RunView:
+def _watch(io: CommandIO, client: Client, run_id: str) -> RunView:
     """Draw a run until it has ended: in place on a terminal, else once at the end, with a line on
     stderr for each change before it."""
-    on_screen = sys.stdout.isatty() and not face.as_json
+    on_screen = sys.stdout.isatty() and not io.as_json
     told: dict[int, str] = {}
     counts: dict[str, int] = {}
     while True:
@@ -135,7 +135,7 @@ def _watch(face: Face, client: Client, run_id: str) -> RunView:
             for line in list_changes(view, nodes, told):
                 print_line(line, err=True)
             counts = view.counts
-        if (on_screen or over) and not face.as_json:
+        if (on_screen or over) and not io.as_json:
             text = draw_run(view, client.workflow_nodes(run_id), datetime.now(UTC))
             if on_screen:
                 click.echo(CLEAR, nl=False)
@@ -171,7 +171,7 @@ def _node_text(node: NodeView) -> str:
 @click.option("--limit", type=click.IntRange(1, 1000), default=20)
 @talks
 def list_runs(
-    face: Face,
+    io: CommandIO,
     states: Sequence[str],
     name: str | None,
     project: str | None,
@@ -184,12 +184,12 @@ def list_runs(
     Example:
       holdfast workflow list --state running
     """
-    with face.client() as client:
+    with io.client() as client:
         about = {"name": name, "project": project, "owner": choose_owner(**whose)}
         found = client.workflows(states=states, **about, page_size=limit)
         rows = list(itertools.islice(found, limit))
     nothing = "no runs. Start one with `holdfast workflow run FILE`"
-    face.show(rows, _table(rows) if rows else nothing)
+    io.show(rows, _table(rows) if rows else nothing)
 
 
 def _table(rows: Sequence[RunRecord]) -> str:
@@ -219,16 +219,16 @@ def _table(rows: Sequence[RunRecord]) -> str:
     help="End what runs at once: jobs without TERM, calls with their executors.",
 )
 @talks
-def cancel(face: Face, run_id: str, reason: str, hard: bool) -> None:
+def cancel(io: CommandIO, run_id: str, reason: str, hard: bool) -> None:
     """Cancel a run: what waits at once; jobs that run get TERM and their grace, and calls are told.
 
     \b
     Example:
       holdfast workflow cancel @last --reason "wrong data"
     """
-    with face.client() as client:
+    with io.client() as client:
         view = client.cancel_workflow(find_run(client, run_id), reason, hard=hard)
-    face.show(view, f"{view.id}  {say_state(view.state.value, view.reason)}")
+    io.show(view, f"{view.id}  {say_state(view.state.value, view.reason)}")
 
 
 @workflow.command()
@@ -237,7 +237,7 @@ def cancel(face: Face, run_id: str, reason: str, hard: bool) -> None:
               help="Run this node again with all that follows from it; repeatable.")  # fmt: skip
 @click.option("--reason", default="", help="Kept with the run.")
 @talks
-def restart(face: Face, run_id: str, origins: Sequence[str], reason: str) -> None:
+def restart(io: CommandIO, run_id: str, origins: Sequence[str], reason: str) -> None:
     """Run again what did not succeed; finished results are used again.
 
     A failed job goes on from its checkpoints with fresh budgets; of calls, those that failed run
@@ -248,10 +248,10 @@ def restart(face: Face, run_id: str, origins: Sequence[str], reason: str) -> Non
       holdfast workflow restart @last
       holdfast workflow restart @last --from decode
     """
-    with face.client() as client:
+    with io.client() as client:
         view = client.restart_workflow(find_run(client, run_id), reason, origins=origins)
     again = count_of(view.unended, "node")
-    face.show(view, f"{view.id}  {paint(view.state.value)}: {again} to run")
+    io.show(view, f"{view.id}  {paint(view.state.value)}: {again} to run")
 
 
 @workflow.command()
@@ -259,32 +259,32 @@ def restart(face: Face, run_id: str, origins: Sequence[str], reason: str) -> Non
 @click.argument("node", metavar="NODE")
 @click.argument("answer", metavar="ANSWER")
 @talks
-def answer(face: Face, run_id: str, node: str, answer: str) -> None:
+def answer(io: CommandIO, run_id: str, node: str, answer: str) -> None:
     """Answer a node's question.
 
     \b
     Example:
       holdfast workflow answer @last publish yes
     """
-    with face.client() as client:
+    with io.client() as client:
         found = client.answer_node(find_run(client, run_id), node, answer)
-    face.show(found, f"{found.name}  {say_state(found.state.value, found.reason)}")
+    io.show(found, f"{found.name}  {say_state(found.state.value, found.reason)}")
 
 
 @workflow.command()
 @RUN
 @click.argument("node", metavar="NODE")
 @talks
-def why(face: Face, run_id: str, node: str) -> None:
+def why(io: CommandIO, run_id: str, node: str) -> None:
     """Say what holds a node up, and what to do about it.
 
     \b
     Example:
       holdfast workflow why @last publish
     """
-    with face.client() as client:
+    with io.client() as client:
         found = client.why_node(find_run(client, run_id), node)
-    face.show(found, _why_text(found))
+    io.show(found, _why_text(found))
 
 
 def _why_text(found: NodeWhy) -> str:
@@ -298,25 +298,25 @@ def _why_text(found: NodeWhy) -> str:
 @workflow.command()
 @RUN
 @talks
-def artifacts(face: Face, run_id: str) -> None:
+def artifacts(io: CommandIO, run_id: str) -> None:
     """List the files that a run's nodes wrote, where its folder can be seen from here.
 
     \b
     Example:
       holdfast workflow artifacts @last
     """
-    with face.client() as client:
+    with io.client() as client:
         view = client.workflow(find_run(client, run_id))
     found = list_artifacts(view)
     rows = [(item.node, item.path, str(item.bytes)) for item in found]
     nothing = f"no files in {view.out_dir}" if view.out_dir else "the run has no out_dir"
-    face.show(found, table(("NODE", "FILE", "BYTES"), rows, elastic=1) if rows else nothing)
+    io.show(found, table(("NODE", "FILE", "BYTES"), rows, elastic=1) if rows else nothing)
 
 
 @workflow.command()
 @click.argument("what", metavar="RUN|FILE")
 @talks
-def mermaid(face: Face, what: str) -> None:
+def mermaid(io: CommandIO, what: str) -> None:
     """Print a run, or the workflow in a file, as a Mermaid diagram.
 
     \b
@@ -327,9 +327,9 @@ def mermaid(face: Face, what: str) -> None:
     if Path(what).suffix:
         nodes = _preview(_read(Path(what)))
     else:
-        with face.client() as client:
+        with io.client() as client:
             nodes = client.workflow_nodes(find_run(client, what))
-    face.show(nodes, draw_mermaid(nodes))
+    io.show(nodes, draw_mermaid(nodes))
 
 
 def _preview(spec: WorkflowSpec) -> list[NodeRecord]:

@@ -14,7 +14,7 @@ from holdfast.client.scripts import Caller
 from holdfast.core.bundles.manifest import Entry, decode_manifest, list_digests
 from holdfast.core.bundles.packs import BundlePlan, decode_plan
 from holdfast.errors import HoldfastError, ValidationError
-from holdfast.laying.lay import Layer, check_piece
+from holdfast.unpack.unpack import Unpacker, check_piece
 
 if TYPE_CHECKING:
     from holdfast.wire.operations.work import bundles as on_bundles
@@ -83,4 +83,4 @@ def restore_code(caller: Caller, code: JobCode, folder: str) -> None:
             last = number, caller.call(RestCall("GET", path, bytes))
         return check_piece(sha256, last[1][at : at + size])
 
-    Layer(os.fspath(target), {}, read).lay(code.entries)
+    Unpacker(os.fspath(target), {}, read).unpack(code.entries)

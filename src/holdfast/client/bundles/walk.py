@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
+import unicodedata
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -143,7 +145,8 @@ def _walk_plain(
         unreadable.append(PathLeftOut(below or b".", str(error.strerror)))
         return
     for entry in entries:
-        path = below + b"/" + entry.name if below else entry.name
+        name = _compose(entry.name) if sys.platform == "darwin" else entry.name
+        path = below + b"/" + name if below else name
         is_folder = entry.is_dir(follow_symlinks=False)
         why = rules.find_reason(path, is_folder=is_folder)
         if why is not None:
@@ -152,6 +155,12 @@ def _walk_plain(
         yield path
         if is_folder:
             yield from _walk_plain(root, path, rules, left_out, unreadable)
+
+
+def _compose(name: bytes) -> bytes:
+    """Return a name of a Mac in composed form, as git and programs write it: macOS finds a file by
+    either form, and Linux only by the one that it was sent with."""
+    return os.fsencode(unicodedata.normalize("NFC", os.fsdecode(name)))
 
 
 def _stat_all(

@@ -8,11 +8,14 @@ ARRIVE-2  Only files, folders and links are made. A link is made only where it s
           set, and no other.
 ARRIVE-3  A file is whole or is not there: it is written under another name, compared with its
           SHA-256, and renamed.
+ARRIVE-4  Two names that are one on this disk, which ignores case or the form of letters as a Mac's
+          does, overwrite each other never: the second is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -43,6 +46,7 @@ class Arrival:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         os.makedirs(folder, exist_ok=True)
         self._root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._arrived: dict[tuple[int, int], bytes] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +72,9 @@ class Arrival:
                         os.mkdir(part, 0o755, dir_fd=at)
                 try:
                     below = os.open(part, _STEP, dir_fd=at)
-                except NotADirectoryError:
+                except OSError as error:
+                    if error.errno not in (errno.ENOTDIR, errno.ELOOP):  # the latter on macOS
+                        raise
                     raise ValidationError(
                         f"{show_path(path)} is not written, because {show_path(part)} here is a link "
                         "or a file and no folder; move it away"
@@ -120,7 +126,7 @@ class Arrival:
         OSError, ValidationError."""
         with self._at(path) as (at, name):
             part = b".%s.%s.part" % (name[:200], mark.encode()[:16])
-            return ArrivingFile(os.dup(at), name, part)
+            return ArrivingFile(os.dup(at), name, part, path, self._arrived)
 
     def has(self, path: bytes, size: int, sha256: str) -> bool:
         """Return whether a file with these bytes is here already. Raises ValidationError."""
@@ -139,8 +145,16 @@ class Arrival:
 class ArrivingFile:
     """A file whose bytes arrive (ARRIVE-3)."""
 
-    def __init__(self, parent: int, name: bytes, part: bytes) -> None:
+    def __init__(
+        self,
+        parent: int,
+        name: bytes,
+        part: bytes,
+        path: bytes,
+        arrived: dict[tuple[int, int], bytes],
+    ) -> None:
         self._parent, self._name, self._part = parent, name, part
+        self._path, self._arrived = path, arrived
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         self._fd = os.open(part, flags, 0o600, dir_fd=parent)
         if not stat.S_ISREG(os.fstat(self._fd).st_mode):
@@ -176,9 +190,21 @@ class ArrivingFile:
         return digest.hexdigest()
 
     def finish(self, bits: int) -> None:
-        """Give the file its permission bits and its name. Raises OSError."""
+        """Give the file its permission bits and its name. Raises OSError, ValidationError
+        (ARRIVE-4)."""
         os.fchmod(self._fd, bits & 0o777)
         os.fsync(self._fd)
+        with contextlib.suppress(FileNotFoundError):
+            there = os.stat(self._name, dir_fd=self._parent, follow_symlinks=False)
+            twin = self._arrived.get((there.st_dev, there.st_ino), self._path)
+            if twin != self._path:
+                self.drop()
+                raise ValidationError(
+                    f"{show_path(self._path)} is not written, because it and {show_path(twin)} are one "
+                    "name on this disk; fetch one of them alone"
+                )
+        own = os.fstat(self._fd)
+        self._arrived[own.st_dev, own.st_ino] = self._path
         os.rename(self._part, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         self.close()
 

@@ -46,7 +46,7 @@ class FilesChannel:
     def ask(self, words: dict[str, Any], data: bytes = b"") -> Answer:
         """Send a request and return its answer. Raises FilesRefused, Unavailable."""
         self.send(words, data)
-        return self.take()
+        return self.read_answer()
 
     def send(self, words: dict[str, Any], data: bytes = b"") -> None:
         """Send a request without waiting for its answer."""
@@ -54,7 +54,7 @@ class FilesChannel:
         self.sent += len(whole)
         self._pipe.write(whole)
 
-    def take(self) -> Answer:
+    def read_answer(self) -> Answer:
         """Return the next answer, in the order of the requests. Raises FilesRefused,
         Unavailable."""
         head = self._read(HEAD.size)
@@ -77,7 +77,7 @@ class FilesChannel:
         answer, _ = self.ask({"do": "walk", "paths": paths, "most": most})
         yield answer
         while answer.get("more"):
-            answer, _ = self.take()
+            answer, _ = self.read_answer()
             yield answer
 
     def _read(self, size: int) -> bytes:

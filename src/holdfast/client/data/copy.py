@@ -57,7 +57,7 @@ class CopyProgress(msgspec.Struct, kw_only=True):
 
 
 class _Changed(Exception):
-    """Says that a source changed while it was copied."""
+    """Raised where a source changed while it was copied."""
 
 
 class Copier:
@@ -234,7 +234,7 @@ class Copier:
                 count = min(PIECE_BYTES, size - asked)
                 self.channel.send({"do": "read", "path": path, "at": asked, "size": count})
                 asked, under_way = asked + count, under_way + count
-            words, data = self.channel.take()
+            words, data = self.channel.read_answer()
             if (words["size"], words["sign"]) != (size, sign) or not data:
                 self.close()  # answers that are under way are of the file as it was
                 file.drop()
@@ -342,7 +342,7 @@ class Copier:
                 self.channel.send({"do": "write", "path": part, "at": at}, data)
                 at += len(data)
                 under_way.append(len(data))
-            self.channel.take()
+            self.channel.read_answer()
             self.progress.done += under_way.popleft()
             self._tell(self.progress)
         words = {"do": "commit", "part": part, "path": target, "size": size}
@@ -355,7 +355,8 @@ class Copier:
 
 
 def _raise(error: OSError) -> None:
-    """Raise the error of a folder that cannot be read, which a walk would pass over in silence."""
+    """Raise the error of a folder that cannot be read, because a walk would leave the folder out
+    without a word."""
     raise error
 
 

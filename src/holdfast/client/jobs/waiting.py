@@ -30,11 +30,11 @@ class Work(Protocol):
 
     @property
     def id(self) -> str:
-        """Return its id."""
+        """Return the id of the work."""
 
     @property
     def state(self) -> JobState | RunState:
-        """Return its state; a terminal one is its end."""
+        """Return the state of the work; a terminal state is the end of it."""
 
 
 W = TypeVar("W", bound=Work)

@@ -96,7 +96,7 @@ class PoolMethods:
 
     # ---- the whole fleet
     @gives_one
-    def fleet_status(self) -> RestCall[records.OrchestratorStatus]:
+    def fleet_status(self) -> RestCall[records.FleetStatus]:
         """Return counts of the whole fleet, and one word about its health."""
         return ask(on_pools.GET_STATUS)
 
@@ -106,11 +106,11 @@ class PoolMethods:
         return ask(on_pools.COUNT_HOSTS)
 
     @gives_list
-    def workers_health(self) -> PageCall[records.WorkerHealth]:
+    def hosts_health(self) -> PageCall[records.HostHealth]:
         """Return the active hosts: heartbeat, task, GPU memory, and a verdict."""
         return ask(on_pools.LIST_HEALTH)
 
     @gives_list
-    def worker_performance(self) -> PageCall[records.WorkerPerformance]:
+    def hosts_performance(self) -> PageCall[records.HostPerformance]:
         """Return the work that each host has done."""
         return ask(on_pools.LIST_PERFORMANCE)

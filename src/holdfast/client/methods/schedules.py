@@ -47,8 +47,8 @@ class ScheduleMethods:
         overlap: str = "skip",
         **fields: Any,
     ) -> RestCall[ScheduleRecord]:
-        """Make a schedule of a job, or change the one of that name whole. Spec and fields are those
-        of `submit`; the others are those of `core.schedules.ScheduleSpec`."""
+        """Make a schedule of a job, or replace the whole schedule of that name. Spec and fields are
+        those of `submit`; the others are those of `core.schedules.ScheduleSpec`."""
         body = {
             "job": merge_spec(spec, fields),
             "cron": cron,
@@ -77,7 +77,8 @@ class ScheduleMethods:
 
     @gives_one
     def pin_schedule(self, name: str, code: CodeRef) -> RestCall[ScheduleRecord]:
-        """Give its job other code, from its next run on; `send_code` returns what to give."""
+        """Give the schedule's job other code from its next run on: the code that `send_code`
+        returned."""
         return ask(on_schedules.PIN_SCHEDULE, name, body=code)
 
     @gives_one

@@ -24,8 +24,6 @@ else:
     records = LateModule("holdfast.core.workflows.records")
     wire = LateModule("holdfast.wire.workflows")
 
-WORKFLOWS = "workflows"
-
 
 def make_run_id() -> str:
     """Return a new id of a run."""

@@ -174,7 +174,8 @@ class PortForward:
             self._on_notice(sentence)
 
     def _link(self) -> WebSocket:
-        """Open a link for one connection, as soon as the job runs. Raises HoldfastError."""
+        """Open a session's link for one connection, as soon as the job runs. Raises
+        HoldfastError."""
         until = time.monotonic() + NEXT_SECONDS
         while True:
             try:

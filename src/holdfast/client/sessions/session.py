@@ -156,8 +156,8 @@ class TaskSession:
 
     @property
     def exit_code(self) -> int | None:
-        """Return the command's exit code, 128 and the signal's number for one that a signal ended;
-        None before its end."""
+        """Return the command's exit code, or 128 and the signal's number where a signal ended the
+        command; None before its end."""
         if self.status is None:
             return None
         return 128 + self.status.signal if self.status.signal else self.status.exit_code
@@ -229,8 +229,8 @@ class TaskSession:
         self._wire.close()
 
     def abandon(self) -> None:
-        """Break the link off without a word, as a lost network does; the host keeps the session for
-        ten minutes."""
+        """Break the link off without a closing message, as a lost network does; the host keeps the
+        session for ten minutes."""
         self._ended = True
         self._wire.abort()
 

@@ -45,7 +45,7 @@ _BEAT = write_message(b"", bytes(4), PONG)
 
 
 class LinkLost(Exception):
-    """Says that the connection to the controller broke. code: the code of a close; 0 where none
+    """Raised where the connection to the controller broke. code: the code of a close; 0 where none
     came."""
 
     def __init__(self, message: str, code: int = 0) -> None:
@@ -97,7 +97,8 @@ class WebSocket:
         return found
 
     def _open(self, message: bytes) -> bytes:
-        """Return the frame of a message; a refusal is the status of the controller itself."""
+        """Return the frame in a message. Raises the controller's error where the message is a
+        refusal."""
         if message[:1] == bytes((REFUSAL,)):
             return bytes((STATUS,)) + message[1:]
         try:
@@ -189,8 +190,9 @@ class WebSocket:
         return self._torn is None
 
     def close(self, code: int = LEFT) -> None:
-        """Close the WebSocket, and tell the controller so: what it still sends is read and dropped,
-        because a close before that is a reset, which can overtake the word."""
+        """Close the WebSocket with a closing message, and then read and drop what the controller
+        still sends, because a socket that is closed earlier sends a reset, which can overtake the
+        message."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -226,7 +228,7 @@ def is_ready(wire: socket.socket, event: int, seconds: float) -> bool:
 
 
 def _beat(ref: weakref.ref[WebSocket], closed: threading.Event) -> None:
-    """Give a sign of life for as long as the link is used, because a program that does not read
+    """Send signs of life for as long as the link is used, because a program that does not read
     answers no ping."""
     while not closed.wait(BEAT_SECONDS):
         wire = ref()
@@ -282,11 +284,11 @@ def _shake_hands(
 
 
 def _read_refusal(place: ControllerPlace, wire: socket.socket, data: bytes) -> HoldfastError:
-    """Return the error that an answer stands for which opens no WebSocket."""
+    """Return the error of an HTTP answer that refuses to open the WebSocket."""
     answer, body = AnswerReader(), b""
     while True:
         answer.feed(data)
-        body += b"".join(answer.take())
+        body += b"".join(answer.take_pieces())
         if answer.done:
             return refuse(place, answer.status, body)
         data = wire.recv(_READ_BYTES)

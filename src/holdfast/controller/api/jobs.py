@@ -29,7 +29,7 @@ from holdfast.controller.why.retry_state import (
 )
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.placement.plan import Candidate
-from holdfast.core.placement.possible import Size, find_impossible, foresee
+from holdfast.core.placement.possible import HostShape, find_impossible, foresee
 from holdfast.core.records import JobRecord, JobTokenRecord
 from holdfast.core.run_seed import SEED_BYTES, mint_secrets
 from holdfast.core.settings.resolve import check_layer, job_layer
@@ -162,8 +162,8 @@ async def check_specs(
 async def check_bundles(
     controller: Controller, specs: Sequence[JobSpec | FunctionSpec], where: Sequence[str]
 ) -> None:
-    """Note the use of the specs' bundles. Raises ValidationError for one that its project does not
-    hold (BUNDLE-2)."""
+    """Note the use of the specs' bundles. Raises ValidationError for a bundle that its project does
+    not hold (BUNDLE-2)."""
     wanted = {
         (s.project, s.code.digest): w
         for s, w in zip(specs, where, strict=True)
@@ -210,7 +210,7 @@ async def find_notes(controller: Controller, specs: Iterable[JobSpec]) -> dict[s
     """Return the header that warns a user at once of jobs that cannot run with the present hosts
     and pools; an empty dict where all could run."""
     wanted = {shape_wanted(job): job for job in map(as_wanted, specs)}.values()
-    sizes: Sequence[Size] = await controller.sizes.current()
+    sizes: Sequence[HostShape] = await controller.sizes.current()
     if any(foresee(job, sizes) for job in wanted):
         sizes = await controller.sizes.refresh()  # a host may have joined a moment ago
     notes = list(dict.fromkeys(filter(None, (foresee(job, sizes) for job in wanted))))
@@ -225,7 +225,7 @@ def shape_wanted(job: Candidate) -> tuple[object, ...]:
     return job.queue, job.tasks, job.gpus, job.cpu_slots, job.memory_bytes, labels
 
 
-def refuse_impossible(spec: JobSpec, sizes: Sequence[Size]) -> None:
+def refuse_impossible(spec: JobSpec, sizes: Sequence[HostShape]) -> None:
     """Raise ValidationError for a spec that no known host could ever run."""
     reason = find_impossible(as_wanted(spec), sizes)
     if reason is not None:
@@ -447,8 +447,8 @@ async def change_in_parts(
 ) -> Response:
     """Change many jobs, `PART_JOBS` in a transaction, and answer with the outcome of each.
 
-    Raises Unavailable where the first transaction fails; jobs of a later one that fails are
-    answered as refused.
+    Raises Unavailable where the first transaction fails; the jobs of a later transaction that fails
+    are answered as refused.
     """
     asked = list(dict.fromkeys(job_ids))
     found, refused = dict[str, JobRecord](), dict[str, HoldfastError]()

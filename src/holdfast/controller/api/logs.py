@@ -273,7 +273,8 @@ class Follower:
     def _tell(
         self, stream: LogStreamRecord, offset: int, data: bytes, at: datetime | None
     ) -> bytes:
-        """Return the event of bytes, and note how far the reader is."""
+        """Return the server-sent event that carries bytes of a log, and note how far the reader has
+        got."""
         gap = max(0, offset - self._offsets[_place_of(stream)])
         self._offsets[_place_of(stream)] = offset + len(data)
         line = LogLine(
@@ -292,8 +293,8 @@ class Follower:
         return self._hosts.reason if self._hosts is not None and gap > 0 else ""
 
     async def _may_go_on(self, streams: list[LogStreamRecord]) -> bool:
-        """Return whether this attempt's streams have ended, or their last bytes had time to
-        come."""
+        """Return whether the reader may go on to the next attempt: the streams of this attempt have
+        ended, or their last bytes had time to come."""
         ended = self._all_known(streams) and all(s.ended for s in streams)
         return ended or await self._had_time()
 

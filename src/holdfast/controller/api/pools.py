@@ -109,7 +109,7 @@ async def run_cycle(call: ApiCall) -> Response:
     cycles = PoolCycles(call.controller, pool.name)
     try:
         summary = await cycles.run(pool)
-        await cycles.rentals.settle()
+        await cycles.rentals.wait_for_calls()
     finally:
         await cycles.close()
     return answer_json(summary)

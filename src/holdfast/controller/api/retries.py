@@ -45,8 +45,8 @@ async def get_policy(call: ApiCall) -> Response:
 
 
 async def retry_job(call: ApiCall) -> Response:
-    """Give a job that failed, was cancelled or is parked another attempt, or the parked members of
-    one that runs another try."""
+    """Give a job that failed, was cancelled or is parked another attempt, or give the parked
+    members of a job that runs another try."""
     request = await call.body(RetryRequest, default=RetryRequest())
     controller, job = call.controller, await find_job(call)
     caller = call.caller_name

@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 async def put_schedule(call: ApiCall) -> Response:
-    """Make a schedule, or change one."""
+    """Make a schedule, or change the schedule of that name."""
     name = call.params["name"]
     if not _NAME.fullmatch(name):
         text = "a schedule's name is letters, digits, dots, dashes and underscores"

@@ -77,7 +77,7 @@ async def delete_webhook(call: ApiCall) -> Response:
 
 
 async def rotate_webhook(call: ApiCall) -> Response:
-    """Make a new secret; the one before also signs for a while."""
+    """Make a new secret for the hook; its earlier secret also signs for a while."""
     hook_id = _hook_id(call)
     request = await call.body(RotateRequest, default=RotateRequest())
     secret = request.secret or make_secret("w")

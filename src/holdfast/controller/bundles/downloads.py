@@ -1,4 +1,4 @@
-"""The routes by which a bundle goes: to the hosts of its jobs, and to people.
+"""The routes by which a bundle is fetched: to the hosts of its jobs, and to people.
 
 BUNDLE-5  A host gets the bundle of a task that it has, and the packs which that bundle needs; no
           digest is a key to another's bytes.

@@ -38,7 +38,6 @@ from holdfast.wire.operations.work.outputs import OutputsQuery
 
 _REPORT = msgspec.msgpack.Decoder(OutputsReport)
 _FRAME_BYTES = 4 << 20  # what a report takes beside its manifest
-MAX_FILES_SHOWN = 10_000
 
 
 async def _find_task(call: ApiCall) -> tuple[TaskKey, OutputsTask]:

@@ -1,4 +1,4 @@
-"""The routes by which a bundle comes: what is missing, its packs, and then its manifest."""
+"""The routes by which a bundle is sent: what is missing, its packs, and then its manifest."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -297,7 +297,7 @@ def _set_id(call: ApiCall) -> str:
     if not ID_PATTERN.fullmatch(set_id):
         raise NotFound(
             f"there is no call set {set_id[:64]!r}; an id is 20 letters and digits, as "
-            "`holdfast tasks` shows it"
+            "`holdfast calls` shows it"
         )
     return set_id
 

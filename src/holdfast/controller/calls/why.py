@@ -17,7 +17,7 @@ from holdfast.core.calls.rooms import count_beside, find_room, fits_model, list_
 from holdfast.core.calls.values import CallState, Family, FunctionSpec
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
 from holdfast.core.fleet.pools import PoolSpec
-from holdfast.core.placement.labels import NOT, list_unmet
+from holdfast.core.placement.eligible import NOT, list_unmet
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.states import JobState
 from holdfast.errors import NotFound
@@ -95,7 +95,7 @@ def _explain_end(found: CallCircumstances) -> Iterator[CallWhyLine]:
     state = standing.state.name.lower()
     how = "was cancelled" if standing.state is CallState.CANCELLED else state
     because = f": {standing.reason}" if standing.reason else ""
-    hint = f"holdfast tasks retry {found.name}"
+    hint = f"holdfast calls retry {found.name}"
     yield _line("ended", f"it {how}{because}", hint * (standing.state is not CallState.SUCCEEDED))
 
 

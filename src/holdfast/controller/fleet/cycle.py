@@ -406,7 +406,7 @@ def _summarize(
     """Return the summary with the listing's effects and the actions that came too late."""
     actions = summary.actions
     if failed:
-        actions = msgspec.structs.replace(actions, workers_failed=actions.workers_failed + failed)
+        actions = msgspec.structs.replace(actions, hosts_failed=actions.hosts_failed + failed)
     late = [f"{refused} of these came too late, and changed nothing"] if refused else []
     reasons = (*notes, *summary.reasons, *late)
     return msgspec.structs.replace(summary, actions=actions, reasons=reasons)
@@ -423,7 +423,8 @@ def _read_money(view: PoolView) -> PoolMoney:
 
 
 def _is_sight_due(host: FleetHost) -> bool:
-    """Return whether to record that a listing shows the host's machine (`note_listing`)."""
+    """Return whether the record of when a listing last showed the host's machine is old enough to
+    be written anew (`note_listing`)."""
     if host.instance is not InstanceState.MADE or host.misses or host.seen_seconds is None:
         return True
     return host.seen_seconds >= SEEN_SECONDS

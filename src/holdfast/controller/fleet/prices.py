@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 
 from holdfast.controller.runtime.context import Controller
-from holdfast.core.fleet.demand import serves
+from holdfast.core.fleet.demand import could_run
 from holdfast.core.fleet.grow import say_mute
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.snapshot import FleetSnapshot, PoolView
@@ -25,14 +25,14 @@ WAIT_SECONDS = 10.0
 
 def find_rivals(snapshot: FleetSnapshot, mine: PoolView) -> list[PoolSpec]:
     """Return the other pools that could run a waiting job that this pool could run too."""
-    shared = [waiting for waiting in snapshot.waiting if serves(mine.spec, waiting)]
+    shared = [waiting for waiting in snapshot.waiting if could_run(mine.spec, waiting)]
     return [
         view.spec
         for view in snapshot.pools
         if view.paused is None
         and not say_mute(view)
         and view.spec.name != mine.spec.name
-        and any(serves(view.spec, waiting) for waiting in shared)
+        and any(could_run(view.spec, waiting) for waiting in shared)
     ]
 
 

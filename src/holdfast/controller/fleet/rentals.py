@@ -66,8 +66,8 @@ class Rentals:
         """Ask the provider to end a machine, whether it is on record or not."""
         self._start(f"end {ref}", self._end(provider, ref, host_id))
 
-    async def settle(self) -> None:
-        """Wait until no call is in progress."""
+    async def wait_for_calls(self) -> None:
+        """Wait until no call to the provider is in progress."""
         while any(not call.done() for call in self._calls.values()):
             await asyncio.gather(*self._calls.values(), return_exceptions=True)
 

@@ -25,6 +25,7 @@ from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
+from holdfast.version import name_install
 from holdfast.wire.operations.cluster.graphql import GraphqlRequest
 
 if TYPE_CHECKING:
@@ -89,9 +90,8 @@ async def find_service(controller: Controller, limits: Limits | None = None) -> 
             if (error.name or "").split(".")[0] not in ("strawberry", "graphql"):
                 raise
             raise NotInstalled(
-                "GraphQL is an optional part that this controller does not have: install it with "
-                "`pip install 'holdfast[server,graphql]'` where the controller runs, and start it "
-                "again"
+                "GraphQL is an optional part that this controller does not have: install it where "
+                f"the controller runs ({name_install('server', 'graphql')}), and start it again"
             ) from None
         from holdfast.controller.graphql.limits import Limits as Defaults
 

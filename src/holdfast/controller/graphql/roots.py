@@ -208,7 +208,7 @@ def _cut(items: Mapping[str, T], first: int, after: str | None) -> Paged[T]:
 
 @strawberry.type(name="Query", description="The read side of Holdfast. Changes are made over REST.")
 class QueryRoot:
-    """The root."""
+    """The root of the schema."""
 
     jobs: JobPage | None = strawberry.field(
         resolver=_jobs,

@@ -1,5 +1,5 @@
-"""The types of the schema but jobs and attempts. Their sources are the records themselves: a field
-without a resolver is the record's own.
+"""The types of the schema, except those of jobs and attempts. Their sources are the records
+themselves: a field without a resolver is the record's own.
 
 A resolver returns records, which strawberry types by the field's annotation; hence `Any` here.
 """

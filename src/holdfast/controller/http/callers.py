@@ -80,7 +80,8 @@ class StoredSignIns:
         return (await self._find(secret)).token
 
     async def check(self, secret: str, proof: str) -> TokenRecord:
-        """As `find`, of a browser that shows its proof too (WEB-2)."""
+        """Return the token by which a browser acts, as `find` does, for a request that also shows
+        the browser's proof (WEB-2)."""
         signed_in = await self._find(secret)
         if not hmac.compare_digest(hash_secret(proof[:MAX_SECRET_CHARS]), signed_in.proof_hash):
             raise Unauthorized(

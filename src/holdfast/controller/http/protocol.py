@@ -66,7 +66,7 @@ class JoiningTransport:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection."""
+    """One HTTP connection, with the limits of this module."""
 
     _head_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0

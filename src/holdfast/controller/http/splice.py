@@ -253,7 +253,8 @@ class SplicedProtocol(WebSocketsSansIOProtocol):
             self.tunnel.close()
 
     def data_received(self, data: bytes) -> None:
-        """Read, or pass on; the event loop calls this."""
+        """Read the bytes that came, or pass them on to the joined line; the event loop calls
+        this."""
         self._moved = True
         if not self.handshake_complete:
             super().data_received(data)
@@ -326,9 +327,9 @@ class SplicedProtocol(WebSocketsSansIOProtocol):
         return not self.writable.is_set()
 
     def keepalive_timeout(self) -> None:
-        """Give an end up on whose line nothing moves (SPLICE-2), else look again later. An end whose
-        answer may wait behind what it sends gets a sign of life meanwhile. Of an end that is not
-        read, because its partner takes nothing, nothing is known."""
+        """Close the line if no byte has moved on it for too long (SPLICE-2), else look again later.
+        An end whose answer may wait behind what it sends gets a sign of life meanwhile. Of an end
+        that is not read, because its partner takes nothing, nothing is known."""
         acked = count_acked(self.transport.get_extra_info("socket"))
         partner, heard, took = self._partner, self._moved, acked != self._acked
         self._moved, self._acked = False, acked
@@ -343,12 +344,13 @@ class SplicedProtocol(WebSocketsSansIOProtocol):
             self.transport.abort()  # a close would wait for the bytes that nothing takes
 
     def pause_writing(self) -> None:
-        """Hold the partner up; the event loop calls this."""
+        """Stop reading from the joined line, because this line is slow; the event loop calls
+        this."""
         super().pause_writing()
         self._hold_up(True)
 
     def resume_writing(self) -> None:
-        """Let the partner go on; the event loop calls this."""
+        """Read from the joined line again; the event loop calls this."""
         super().resume_writing()
         self._hold_up(False)
 

@@ -38,7 +38,7 @@ async def list_errors(call: ApiCall) -> Response:
             LogSpan(stream, max(0, stream.size - TAIL_BYTES), stream.size)
             for stream in streams[at : at + SPANS_AT_ONCE]
         ]
-        async with call.controller.searches.take(call.user):
+        async with call.controller.searches.wait_turn(call.user):
             pieces = await call.store.log_search.read_spans(spans)
             found += await asyncio.to_thread(_find_all, spans, pieces)
     return answer_page(await asyncio.to_thread(group_errors, found))
@@ -53,7 +53,7 @@ def _find_all(spans: Sequence[LogSpan], pieces: Sequence[list[LogPiece]]) -> lis
 
 
 def _find_errors(span: LogSpan, pieces: Sequence[LogPiece]) -> list[ErrorLine]:
-    """Return the last error lines of a stream, each kind once, where it stands first."""
+    """Return the last error lines of a stream; of lines that are alike, the first."""
     data = b"".join(piece.data for piece in pieces)
     if pieces and pieces[0].offset > 0:
         data = data[data.find(b"\n") + 1 :]  # it begins within a line

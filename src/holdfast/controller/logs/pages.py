@@ -159,8 +159,9 @@ class PageReader:
     def _look_on(
         self, page: Page, pieces: list[list[LogPiece]], at: int, found: FoundLines
     ) -> tuple[int, str]:
-        """Look at the spans of a page from one on, in a thread. Return the number of the next one, and
-        what must be read first: the "end" of the line before it, or its "begin"."""
+        """Look at the spans of a page in a thread, from the span of that number on. Return the
+        number of the next span, and what must be read first: the "end" of the line before that
+        span, or the "begin" of its first line."""
         for number in range(at, len(page)):
             span, given = page[number], pieces[number]
             scanner = self._find_scanner(span.stream)

@@ -3,6 +3,7 @@
 import re
 from typing import NamedTuple
 
+from holdfast.core.logs.regex import say_refusal
 from holdfast.core.logs.scan import Finder
 from holdfast.core.logs.texts import find_texts
 from holdfast.errors import ValidationError
@@ -34,9 +35,7 @@ def compile_pattern(pattern: str, *, ignore_case: bool, fixed: bool) -> LogPatte
     try:
         compiled = re2.compile(_MANY_LINES + written, options)
     except re2.error as error:
-        text = error.args[0] if error.args else "it cannot be read"
-        words = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
-        words = words.replace(_MANY_LINES, "")
+        words = say_refusal(error).replace(_MANY_LINES, "")
         raise _refuse(f"{words}; patterns are written as RE2 reads them") from None
     finally:
         re2.purge()  # the module keeps 128 patterns, each with megabytes of states

@@ -82,7 +82,7 @@ class LogSearch:
         if not found:
             return []
         places = [(stream, line.offset) for stream, line in found]
-        async with self._controller.searches.take(self._caller):
+        async with self._controller.searches.wait_turn(self._caller):
             calls = await self._store.find_calls(places)
         return [
             _make_found(stream, line, calls.get(number))
@@ -114,7 +114,7 @@ class LogSearch:
         async for jobs in self._list_jobs():
             which = self._query
             stream = None if which.stream == "both" else which.stream
-            async with self._controller.searches.take(self._caller):
+            async with self._controller.searches.wait_turn(self._caller):
                 streams = await self._store.list_searched_streams(
                     jobs, which.attempt, which.rank, stream
                 )
@@ -133,7 +133,7 @@ class LogSearch:
                 yield named[at : at + JOBS_AT_ONCE]
             return
         while True:
-            async with self._controller.searches.take(self._caller):
+            async with self._controller.searches.wait_turn(self._caller):
                 jobs = await self._store.list_searched_jobs(
                     self._query.project,
                     self._since,
@@ -156,11 +156,11 @@ class LogSearch:
         self._missing += sum(s.size - s.kept for s in streams)
         starts = [0] * len(streams)
         while streams:
-            async with self._controller.searches.take(self._caller):
+            async with self._controller.searches.wait_turn(self._caller):
                 found = await self._store.find_chunks(streams, starts, self._texts, self._since)
             pages = plan_pages(found.spans, self._query.context)
             while pages:
-                async with self._controller.searches.take(self._caller):
+                async with self._controller.searches.wait_turn(self._caller):
                     done, lines = await self._reader.read(pages)
                 pages = pages[done:]
                 yield lines
@@ -170,7 +170,7 @@ class LogSearch:
                 if seen is not None
             ]
             streams, starts = [stream for stream, _ in left], [seen for _, seen in left]
-        async with self._controller.searches.take(self._caller):
+        async with self._controller.searches.wait_turn(self._caller):
             lines = await self._reader.finish()
         yield lines
 

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.loop import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.leading.ends import foresee_ends
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
-from holdfast.core.placement.losses import weigh_jobs
 from holdfast.core.placement.plan import (
     AdmissionPlan,
     Candidate,
@@ -30,6 +29,7 @@ from holdfast.core.placement.plan import (
 )
 from holdfast.core.placement.preemption import say_preempted, say_reclaimed
 from holdfast.core.placement.takes import MAX_PASSED
+from holdfast.core.placement.unsaved import weigh_jobs
 from holdfast.moves.values import AdmissionSnapshot
 
 log = logging.getLogger("holdfast.loops")
@@ -218,7 +218,7 @@ class AdmitLoop(Loop):
     async def _note_passed(
         self, snapshot: AdmissionSnapshot, plan: AdmissionPlan, settings: Settings
     ) -> None:
-        """Tell the hosts which jobs they may go past when they take jobs by themselves (TAKE-2)."""
+        """Write which jobs hosts may pass over when they take jobs by themselves (TAKE-2)."""
         if settings.take_terms is None:
             return
         passed = [c.job_id for c in snapshot.candidates if c.job_id in plan.refusals][:MAX_PASSED]
@@ -256,8 +256,8 @@ class AdmitLoop(Loop):
     async def _preempt(
         self, preemptions: Sequence[Preemption], running: Sequence[RunningTask]
     ) -> None:
-        """Stop the jobs that the plan preempts. Each is stopped under its epoch, so one that ended
-        meanwhile is left alone."""
+        """Stop the jobs that the plan preempts. Each job is stopped under its epoch, so a job that
+        ended meanwhile is left alone."""
         controller = self._controller
         settings = await controller.settings.current()
         seen = {task.job_id: task for task in running}

@@ -1,6 +1,6 @@
 """Arrays: members whose turn has come → released; members of cancelled arrays → cancelled."""
 
-from holdfast.controller.loops.silhouette import Loop, Summary, advance_waiting
+from holdfast.controller.loops.loop import Loop, Summary, advance_waiting
 
 
 class ArraysLoop(Loop):

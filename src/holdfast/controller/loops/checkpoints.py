@@ -6,7 +6,7 @@ import math
 
 from holdfast.blobs.interface import BlobsUnavailable
 from holdfast.controller.calls.values import VALUES
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.loop import Loop, Summary
 from holdfast.controller.runtime.bundles.kept import PACKS, PLANS
 from holdfast.controller.runtime.context import Controller
 from holdfast.moves.calls.checkpoints import FOLDER

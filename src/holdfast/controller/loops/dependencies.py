@@ -2,7 +2,7 @@
 
 import logging
 
-from holdfast.controller.loops.silhouette import Loop, Summary, advance_waiting
+from holdfast.controller.loops.loop import Loop, Summary, advance_waiting
 
 log = logging.getLogger("holdfast.loops")
 

@@ -9,7 +9,7 @@ import logging
 from datetime import timedelta
 from enum import Enum, auto
 
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.loop import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause

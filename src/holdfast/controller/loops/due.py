@@ -3,7 +3,7 @@ allows."""
 
 import logging
 
-from holdfast.controller.loops.silhouette import MAX_BATCHES, Loop, Summary
+from holdfast.controller.loops.loop import MAX_BATCHES, Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.leading.due_times import LOOK_SECONDS
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from holdfast.controller.fleet.by_pool import CyclesByPool
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.loop import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.fleet.records import PoolRecord
 from holdfast.errors import Stale, Unavailable

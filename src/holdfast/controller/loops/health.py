@@ -3,7 +3,7 @@ over → released."""
 
 import logging
 
-from holdfast.controller.loops.silhouette import Loop, Summary, prune_history
+from holdfast.controller.loops.loop import Loop, Summary, prune_history
 from holdfast.core.health.blame import WINDOW_SECONDS, LetBack, judge_hosts
 from holdfast.core.states import HostEvent
 from holdfast.errors import Conflict

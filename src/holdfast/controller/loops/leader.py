@@ -24,11 +24,11 @@ from holdfast.controller.loops.fleet import FleetLoop
 from holdfast.controller.loops.health import HealthLoop, PruneHealthLoop
 from holdfast.controller.loops.ledger.depths import QueueDepthsLoop
 from holdfast.controller.loops.ledger.ledger import LedgerLoop, PruneLedgerLoop
+from holdfast.controller.loops.loop import Loop, end_if_cancelled, keep_running
 from holdfast.controller.loops.members import MembersLoop
 from holdfast.controller.loops.money.budgets import BudgetsLoop
 from holdfast.controller.loops.money.idle import IdleGpusLoop
 from holdfast.controller.loops.schedules import SchedulesLoop
-from holdfast.controller.loops.silhouette import Loop, end_if_cancelled, keep_running
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
 from holdfast.controller.loops.workflows import DispatchLoop, PruneRunsLoop
 from holdfast.controller.runtime.background import keep_going

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.loop import Loop, Summary
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
 from holdfast.core.endings.replace import plan_replacement
@@ -70,8 +70,8 @@ class MembersLoop(Loop):
         return len(done)
 
     async def _stop_late(self, member: DueMember, settings: Settings) -> bool:
-        """Stop a replacement that does not start, so that it gets another host, because its present
-        host may be the cause."""
+        """Stop a replaced member that does not start, so that it gets another host, because its
+        present host may be the cause."""
         job, task = member.job, member.task
         limit = settings.start_limit("recovery_timeout_seconds", job.queue, job.spec)
         if member.seconds <= limit or task.offered_at is None:

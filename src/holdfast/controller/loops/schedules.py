@@ -5,7 +5,7 @@ from datetime import datetime
 
 from holdfast.controller.api.jobs import check_specs
 from holdfast.controller.api.schedule_runs import make_runs
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.loop import Loop, Summary
 from holdfast.core.arrays.records import ScheduleRecord
 from holdfast.core.arrays.schedules import plan_runs
 from holdfast.errors import HoldfastError, Stale, Unavailable

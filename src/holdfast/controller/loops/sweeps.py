@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from datetime import timedelta
 
-from holdfast.controller.loops.silhouette import Loop, Summary, prune_history
+from holdfast.controller.loops.loop import Loop, Summary, prune_history
 from holdfast.controller.runtime.auth import REVOKED
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
@@ -18,8 +18,8 @@ log = logging.getLogger("holdfast.loops")
 
 
 class StampsLoop(Loop):
-    """The time → a stamp that renewals can be written (LEASE-6), and the steps of the database's
-    clock (LEASE-5)."""
+    """Stamps the time, which shows that renewals can be written (LEASE-6), and watches for steps of
+    the database's clock (LEASE-5)."""
 
     name = "stamps"
     interval_seconds = 2.0

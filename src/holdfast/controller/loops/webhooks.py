@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from holdfast.controller.loops.silhouette import Loop, Summary, prune_history
+from holdfast.controller.loops.loop import Loop, Summary, prune_history
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings

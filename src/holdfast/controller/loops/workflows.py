@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from holdfast.controller.loops.silhouette import Loop, Summary, prune_history
+from holdfast.controller.loops.loop import Loop, Summary, prune_history
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.workflows import call_nodes, ends
 from holdfast.controller.workflows.starts import start_nodes

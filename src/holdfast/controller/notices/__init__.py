@@ -1,2 +1,2 @@
-"""Notices on their way to people: a process that holds the library which sends them, and the
-functions that ask this process."""
+"""Notice targets, through which people are told of jobs: the operations on them, and which of them a job
+may name. The process that sends is in `runtime/senders/`."""

@@ -237,7 +237,7 @@ class Guard:
                 return _name_job(f"call set {set_id}", set_id, view.owner, view.spec.project)
         raise Unauthorized(
             "this is the token of an executor, which acts only for a call that it runs, through "
-            "`holdfast.task` or `holdfast.tasks`"
+            "`holdfast.task` or `holdfast.functions`"
         )
 
     async def _look_up_token(self, digest: bytes) -> TokenRecord:
@@ -266,7 +266,8 @@ class Guard:
         return found
 
     async def _confirm(self, absent: SecretHash) -> None:
-        """Return where a second look finds no such secret in force, either (DOUBT-1)."""
+        """Return if a second look finds no such secret in force, either (DOUBT-1). Raises
+        Unavailable if it finds one."""
         await self._doubts.confirm(Sought(hashes=frozenset({absent})))
 
     async def _look_up_host(self, digest: bytes) -> HostRecord:

@@ -69,7 +69,7 @@ class CallMetrics:
             registry=registry,
         )
 
-    def take(self, turn: ExecutorTurn, turned: ExecutorTurned) -> None:
+    def count_report(self, turn: ExecutorTurn, turned: ExecutorTurned) -> None:
         """Count one report of an executor, and the answer to that report."""
         report, family = turn.report, turn.family
         recorded = set(turned.recorded)

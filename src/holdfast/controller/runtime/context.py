@@ -10,8 +10,6 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.blobs.interface import BlobStore
-from holdfast.blobs.memory import MemoryBlobs
-from holdfast.controller.notices.sender import NoticeSender
 from holdfast.controller.runtime.auth import REVOKED, Guard
 from holdfast.controller.runtime.background import Background
 from holdfast.controller.runtime.bundles.kept import BundleBlobs
@@ -22,9 +20,9 @@ from holdfast.controller.runtime.gangs.acts import Acting
 from holdfast.controller.runtime.gangs.watch import GangWatch
 from holdfast.controller.runtime.hosts.batch import SyncBatcher
 from holdfast.controller.runtime.hosts.doubts import Doubts
-from holdfast.controller.runtime.hosts.joins import Joins
-from holdfast.controller.runtime.hosts.joints import Joints
+from holdfast.controller.runtime.hosts.meetings import LinkMeetings
 from holdfast.controller.runtime.hosts.orders import GangLayouts
+from holdfast.controller.runtime.joins import Joins
 from holdfast.controller.runtime.leading.allowance import Allowance
 from holdfast.controller.runtime.leading.due_times import DueTimes
 from holdfast.controller.runtime.leading.leadership import Leadership
@@ -41,11 +39,12 @@ from holdfast.controller.runtime.remembered import (
     SavedJobs,
     Sizes,
 )
+from holdfast.controller.runtime.senders.notices import NoticeSender
+from holdfast.controller.runtime.senders.webhooks import Sender
 from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.controller.runtime.telemetry import ReadingsWriter
 from holdfast.controller.runtime.turns import Turns
 from holdfast.controller.runtime.wakes import WakeBus
-from holdfast.controller.runtime.webhook_sender import Sender
 from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import MAX_TASKS
 from holdfast.errors import Unavailable
@@ -75,14 +74,15 @@ class Controller:
         environment: Mapping[str, Value] | None = None,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
-        blobs: BlobStore | None = None,
+        *,
+        blobs: BlobStore,
         open_provider: OpenProvider = open_provider,
     ) -> None:
         self.store = store
         self.open_provider = open_provider
         self.url = ""  # how this server is reached, as far as it knows
         self.origins: tuple[str, ...] = ()  # at which the dashboard's pages are served
-        self.blobs = blobs if blobs is not None else MemoryBlobs()
+        self.blobs = blobs
         self.blob_place = BlobPlace(store, self.blobs, clock)
         self.bundles = BundleBlobs(self.blobs)
         self.room = RoomMeter(clock)
@@ -108,7 +108,7 @@ class Controller:
         self.webhooks = Sender()
         self.notices = NoticeSender()
         self.joins = Joins(store, clock)
-        self.joints = Joints()
+        self.meetings = LinkMeetings()
         self.replica = ""  # the address at which other replicas reach this one
         self.replica_key = ""  # the cluster's own, once it was needed
         self.layouts = GangLayouts()

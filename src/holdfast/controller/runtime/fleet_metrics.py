@@ -33,7 +33,7 @@ class FleetMetrics:
         )
         self.moves = counter(
             "holdfast_pool_moves",
-            "What cycles did: promoted, failed, spawned, terminated, and tasks reset.",
+            "What cycles did with hosts: promoted, failed, rented, ended; and tasks reset.",
             ("pool", "move"),
         )
         self.cycles = counter("holdfast_pool_cycles", "Cycles run.", ("pool",))
@@ -63,11 +63,9 @@ class FleetMetrics:
         pool, status = summary.pool, summary.status
         self.cycles.labels(pool).inc()
         for name in summary.actions.__struct_fields__:
-            self.moves.labels(pool, name.removeprefix("workers_")).inc(
-                getattr(summary.actions, name)
-            )
+            self.moves.labels(pool, name.removeprefix("hosts_")).inc(getattr(summary.actions, name))
         for name in _STATES:
-            self.hosts.labels(pool, name).set(getattr(status, f"{name}_workers"))
+            self.hosts.labels(pool, name).set(getattr(status, f"{name}_hosts"))
         self.queued.labels(pool).set(status.queued_tasks)
 
     def note_money(self, money: PoolMoney) -> None:

@@ -1,4 +1,4 @@
-"""Whether the store accepts the hosts' renewals, and since when it did not."""
+"""Note whether the store accepts the hosts' renewals, and since when it does not."""
 
 import logging
 from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.controller.runtime.background import Background
 from holdfast.core.forecast.outlook import Outlook
-from holdfast.core.placement.possible import Size
+from holdfast.core.placement.possible import HostShape
 from holdfast.core.placement.types import Kin
 from holdfast.core.records import QueueRecord
 from holdfast.core.spec import JobSpec
@@ -44,10 +44,10 @@ class Sizes:
         self._store = store
         self._clock = clock
         self._background = background
-        self._known: Sequence[Size] = ()
+        self._known: Sequence[HostShape] = ()
         self._read_at = -math.inf
 
-    async def current(self) -> Sequence[Size]:
+    async def current(self) -> Sequence[HostShape]:
         """Return the sizes, at most `_OLD_SECONDS` old. Sizes older than `_SIZES_SECONDS` are read
         again in the background."""
         age = self._clock() - self._read_at
@@ -57,8 +57,8 @@ class Sizes:
             self._background.read_behind(self, self.refresh)
         return self._known
 
-    async def refresh(self) -> Sequence[Size]:
-        """Return the sizes of now."""
+    async def refresh(self) -> Sequence[HostShape]:
+        """Read the sizes from the store, and return them."""
         self._known = await self._store.hosts.host_sizes()
         self._read_at = self._clock()
         return self._known
@@ -111,7 +111,7 @@ class OfferPrices:
 
 
 class History:
-    """The durations of jobs of a name, from the jobs on record (`AdmissionStore.read_spans`)."""
+    """The durations of jobs of a name, from the jobs on record (`PostgresAdmission.read_spans`)."""
 
     def __init__(self, store: PostgresStore, clock: Callable[[], float]) -> None:
         self._store = store
@@ -133,8 +133,8 @@ class History:
 
 
 def _keep(seconds: float | None) -> float:
-    """Return how long a duration is remembered: shorter for a name without one, whose first end is
-    waited for."""
+    """Return how long a duration is remembered: for a shorter time where no job of the name has
+    ended yet."""
     return _UNKNOWN_SECONDS if seconds is None else _SPANS_SECONDS
 
 
@@ -222,7 +222,7 @@ class SavedJobs:
             self._ids.clear()
         self._ids.add(job_id)
 
-    def take(self, job_ids: Collection[str]) -> bool:
+    def forget_jobs(self, job_ids: Collection[str]) -> bool:
         """Forget the noted jobs among `job_ids`. Returns False where none was noted."""
         found = self._ids.intersection(job_ids)
         self._ids -= found

@@ -40,7 +40,7 @@ class RunCounts:
         }
         self._last: OrderedDict[TaskKey, dict[str, float]] = OrderedDict()
 
-    def take(self, tasks: Iterable[TaskReport]) -> None:
+    def add_counts(self, tasks: Iterable[TaskReport]) -> None:
         """Add the new counts in the reports of one sync (RUN-COUNT-1)."""
         for task in tasks:
             if task.counts:

@@ -5,7 +5,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -14,14 +14,14 @@ from holdfast.core.calls.decide import pace_retries
 from holdfast.core.calls.executors import as_job, unwatched
 from holdfast.core.calls.values import ExecutorLimits, FunctionSpec
 from holdfast.core.endings.decide import Policy
-from holdfast.core.endings.rules import OperatorRule, parse_rules
+from holdfast.core.endings.rules import OUTDATED, OperatorRule, list_outdated, parse_rules
 from holdfast.core.placement.plan import silence_seconds
 from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.placement.types import RunningTask, Share
 from holdfast.core.records import ProjectRecord
 from holdfast.core.retry import make_policy
 from holdfast.core.settings.resolve import Effective, Value, job_layer, resolve, resolve_all
-from holdfast.core.settings.table import RENAMED, find_call_limit
+from holdfast.core.settings.table import find_call_limit
 from holdfast.core.settings.watch import WatchSettings, watch_settings
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable, ValidationError
@@ -36,7 +36,12 @@ RECENT_SECONDS = 30.0
 TIME_LIMIT = "time_limit_seconds"
 _MAX_CACHED_WATCHES = 4096
 _WatchKey = tuple[str, bool, bool, str, frozenset[tuple[str, Value]]]
-_parse_rules = functools.lru_cache(maxsize=2)(parse_rules)  # the text seldom changes
+
+
+@functools.lru_cache(maxsize=2)  # the text seldom changes
+def _parse_rules(text: str) -> tuple[tuple[OperatorRule, ...], list[str]]:
+    rules = parse_rules(text, keeps=lambda pattern: True)
+    return rules, list_outdated(rules)
 
 
 class Settings:
@@ -49,13 +54,15 @@ class Settings:
         self.rules_text = layers.rules
         self.rules: tuple[OperatorRule, ...] = ()
         self.rules_problem = ""
+        self.outdated_rules: list[str] = []
         try:
-            self.rules = _parse_rules(layers.rules)
+            self.rules, self.outdated_rules = _parse_rules(layers.rules)
         except ValidationError as error:
-            # They were checked when they were written, but perhaps by an older version; jobs must
+            # They were checked when they were written, but perhaps by another version; jobs must
             # still end.
             self.rules_problem = error.message
-        self.without_effect = tuple(_find_renamed(layers))
+        outdated = (f"the pattern of rule {name} {OUTDATED}" for name in self.outdated_rules)
+        self.remarks = tuple(outdated)
         self._environment = environment
         self._below = [("cluster", layers.cluster), ("environment", environment)]
         self._watches: dict[_WatchKey, WatchSettings] = {}
@@ -289,20 +296,6 @@ class Settings:
         return layers + self._below
 
 
-def _find_renamed(layers: SettingsLayers) -> Iterator[str]:
-    """Yield a sentence for each stored setting that this version no longer has: where it stands,
-    which setting replaced it, and how to remove it."""
-    places = [("the cluster", "", layers.cluster)]
-    places += [(f"queue {n}", f" --queue {n}", own) for n, own in layers.queues.items()]
-    places += [(f"project {n}", f" --project {n}", own) for n, own in layers.projects.items()]
-    for place, option, layer in places:
-        for old in sorted(RENAMED.keys() & layer.keys()):
-            yield (
-                f"{old} of {place} has no effect any more: {RENAMED[old]} took its place, and its values "
-                f"mean something else; remove it with `holdfast config unset {old}{option}`"
-            )
-
-
 def _is_off(layer: Mapping[str, Value]) -> bool:
     return layer.get("retries_enabled") is False
 
@@ -381,8 +374,8 @@ class SettingsCache:
             problem = self._known.rules_problem
             if problem and (before is None or before.rules_problem != problem):
                 log.error("the operators' rules cannot be read, and none is in force: %s", problem)
-            for sentence in self._known.without_effect:
-                if before is None or sentence not in before.without_effect:
+            for sentence in self._known.remarks:
+                if before is None or sentence not in before.remarks:
                     log.warning("%s", sentence)
         self._read_at = self._clock()
         assert self._known is not None

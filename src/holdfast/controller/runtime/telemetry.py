@@ -30,10 +30,11 @@ class ReadingsWriter:
         self._newest: dict[str, tuple[float, Sequence[GpuTelemetry]]] = {}
         self._ranks: dict[str, tuple[float, Sequence[RankUsage]]] = {}
 
-    def take(
+    def keep_readings(
         self, host_id: str, gpus: Sequence[GpuTelemetry], ranks: Sequence[RankUsage] = ()
     ) -> None:
-        """Keep a host's readings until they are written. A host tells those of its tasks once."""
+        """Keep a host's readings until they are written. A host reports the readings of its tasks
+        only once."""
         if gpus:
             self._newest[host_id] = (self._clock(), gpus)
         if ranks:

@@ -22,7 +22,7 @@ class Turns:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the next caller first
 
     @asynccontextmanager
-    async def take(self, caller: str) -> AsyncIterator[None]:
+    async def wait_turn(self, caller: str) -> AsyncIterator[None]:
         """Wait for a turn, and give it back afterwards."""
         if self.free and not self._waiting:
             self.free -= 1

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.placement.eligible import serves
 from holdfast.moves.values import HostSync, HostSynced
 
 MAX_LOOKED_AT = 64
@@ -91,8 +92,8 @@ class WaitingRoom(msgspec.Struct):
 
     def fits(self, queue: str, cpu_slots: int, gpus: int) -> bool:
         """Return whether a job with these needs may find room on the host."""
-        serves = not self.queues or queue in self.queues
-        return serves and self.cpu_slots >= cpu_slots and self.devices >= gpus
+        room = self.cpu_slots >= cpu_slots and self.devices >= gpus
+        return room and serves(self.queues, queue)
 
 
 class HostPolls:
@@ -112,7 +113,7 @@ class HostPolls:
         self.poll: HostSync | None = None  # the request of the newest call, sent when it is woken
         self._answer: HostSynced | None = None
 
-    def take(self, incarnation: str, seq: int) -> bool:
+    def begin_poll(self, incarnation: str, seq: int) -> bool:
         """Note a call of the host, and wake an older call so that it ends. Return False when a
         newer call of this incarnation came before."""
         if incarnation == self._incarnation and seq < self._seq:

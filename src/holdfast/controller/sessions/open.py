@@ -170,7 +170,7 @@ async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
         seen=asked.seen,
         watch=asked.watch,
     )
-    with controller.joints.wait(order.id) as joint:
+    with controller.meetings.wait(order.id) as meeting:
         if known is None:
             record = await _begin(call, job, asked, order)
         else:
@@ -179,7 +179,7 @@ async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
         controller.ask_host(record.host_id, sessions=True)
         try:
             async with asyncio.timeout(HOST_SECONDS):
-                host_end = await joint.host_end
+                host_end = await meeting.host_end
         except TimeoutError:
             await call.store.sessions.drop_link(order.id)
             silent = f"host {record.host_id} did not open the session within {HOST_SECONDS:g} s"

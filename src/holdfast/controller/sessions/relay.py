@@ -137,7 +137,7 @@ class ReplicaLine(asyncio.Protocol):
         await self._opened
 
     def begin(self) -> None:
-        """Pass bytes on to the host from now on, and those that came before."""
+        """Pass the other replica's bytes on to the host, from now on and those that came before."""
         self._begun = True
         early = bytes(self._head)
         self._head.clear()
@@ -151,7 +151,7 @@ class ReplicaLine(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes on; the event loop calls this."""
+        """Pass the other replica's bytes on to the host; the event loop calls this."""
         if self._begun:
             self._line.transport.write(data)
             return
@@ -183,17 +183,18 @@ class ReplicaLine(asyncio.Protocol):
         self.over.set()
 
     def pause_writing(self) -> None:
-        """Hold the host up; the event loop calls this."""
+        """Stop reading from the host, because the other replica is slow; the event loop calls
+        this."""
         if not self._line.transport.is_closing():
             self._line.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Let the host go on; the event loop calls this."""
+        """Read from the host again; the event loop calls this."""
         if not self._line.transport.is_closing():
             self._line.transport.resume_reading()
 
     def write(self, data: bytes) -> None:
-        """Pass bytes of the host on."""
+        """Pass the host's bytes on to the other replica."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 

@@ -50,17 +50,17 @@ async def _join(call: ApiCall) -> Response:
     """Join both ends of a link whose ticket is spent, until they are gone."""
     socket = call.socket
     assert socket is not None
-    joint = call.controller.joints.find(call.params["id"])
-    if joint is None:
+    meeting = call.controller.meetings.find(call.params["id"])
+    if meeting is None:
         raise NotFound(
             f"the user of this link does not wait at {call.controller.replica}; where several "
             "servers share a database, each has an address of its own (`--advertise`)"
         )
     await socket.accept(PROTOCOL)
-    if joint.host_end.done():
+    if meeting.host_end.done():
         return _NOTHING
-    joint.host_end.set_result(socket)
-    await joint.over.wait()
+    meeting.host_end.set_result(socket)
+    await meeting.over.wait()
     return _NOTHING
 
 

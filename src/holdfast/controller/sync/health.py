@@ -15,8 +15,8 @@ from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import HostChecks, PoolSpec
-from holdfast.core.health.checks import CheckKind, Expected, describe, find_worst, judge
 from holdfast.core.health.due import choose_check, choose_pause
+from holdfast.core.host_checks import CheckKind, Expected, describe, find_worst, judge
 from holdfast.core.records import HostCheckRecord, HostRecord
 from holdfast.errors import NotFound
 from holdfast.version import VERSION

@@ -1,5 +1,5 @@
-"""How one sync of a host goes on, decided as values: the question to the store, how long the call
-waits, when it is answered, and which loops its outcome wakes. Pure; `route.py` carries it out.
+"""Decide how one sync of a host goes on: the question to the store, how long the call waits, when
+it is answered, and which loops its outcome wakes. Pure; `route.py` carries it out.
 
 POLL-1  A sync with news for the agent is answered at once. Otherwise it waits for the host's wake,
         for a newer call of the same agent, for its time (never longer than the sync interval, so

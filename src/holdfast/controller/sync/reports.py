@@ -1,4 +1,4 @@
-"""Reading an agent's reports: one that cannot be read does not hold up the others.
+"""Read an agent's reports, so that a report that cannot be read does not hold up the others.
 
 REPORT-1  A sync is decoded in one go. Only where that fails is each task's report read by itself:
           an end whose facts cannot be read, or are missing, is recorded as `malformed` and never

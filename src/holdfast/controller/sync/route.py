@@ -98,7 +98,7 @@ async def sync(call: ApiCall) -> Response:
         text = "reports of host %s cannot be read: %s"
         log.error(text, host.name, "; ".join(unread), extra={"host": host.id})
     if request.gpus or request.ranks:
-        controller.telemetry.take(host.id, request.gpus, request.ranks)
+        controller.telemetry.keep_readings(host.id, request.gpus, request.ranks)
     try:
         answer = await _poll(controller, host, request, call.receive)
     except Gone:
@@ -118,10 +118,11 @@ async def sync(call: ApiCall) -> Response:
 async def _poll(
     controller: Controller, host: HostRecord, request: wire.SyncRequest, receive: Receive
 ) -> wire.SyncAnswer:
-    """Return the first answer with news for the agent, or the last one (POLL-1…3)."""
+    """Return the first answer with something new for the agent, or the last answer when the time of
+    the poll is over (POLL-1…3)."""
     line, clock = controller.wakes.host(host.id), controller.clock
     began = clock()
-    newest = line.take(request.incarnation, request.seq)
+    newest = line.begin_poll(request.incarnation, request.seq)
     settings = await controller.settings.current()
     seconds = min(request.wait_seconds, settings.number("sync_interval_seconds"))
     report = _read_report(host, request, newest=newest)
@@ -131,7 +132,7 @@ async def _poll(
         newest = line.is_newest(request.incarnation, request.seq)
         return Moment(clock(), newest, controller.wakes.closing)
 
-    await controller.gangs.settle(host.id, request.tasks)
+    await controller.gangs.compare_last(host.id, request.tasks)
     seen = line.wake.version
     found = await _ask_store(controller, host, poll.report)
     _act_on(controller, request, found)
@@ -184,7 +185,6 @@ def _guess_room(host: HostRecord, request: wire.SyncRequest) -> WaitingRoom:
 
 
 def _read_report(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -> HostSync:
-    # The leader gives out the room of a stopped task, because its gang or another job wants it.
     ended = [t for t in request.tasks if t.state == "ended"]
     others = (
         [t for t in request.tasks if t.state != "ended"] if len(ended) < len(request.tasks) else []
@@ -213,6 +213,7 @@ def _read_report(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -
         tallies=tuple((t.key, t.tally) for t in others if t.tally is not None),
         leaving=request.leaving,
         faults=_read_faults(request.faults),
+        # The leader gives out the room of a stopped task, because its gang or another job wants it.
         takes=newest and bool(ended) and not any(t.facts and t.facts.stopped for t in ended),
         room=guess_room(host.cpu_slots, len(request.tasks) - len(ended), len(ended)),
     )
@@ -255,7 +256,7 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
     if wakes.later:
         controller.poke_soon(*wakes.later, seconds=ROOM_SECONDS)
     if found.succeeded or found.acked:
-        if controller.saved.take(found.succeeded):
+        if controller.saved.forget_jobs(found.succeeded):
             controller.poke("checkpoints")
         controller.metrics.ended.labels("succeeded", "").inc(len(found.succeeded))
         controller.metrics.retry_succeeded.inc(len(found.retried))
@@ -268,8 +269,8 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
     if request is not None:
         refused = {*found.refused, *found.lost}
         kept = [t for t in request.tasks if t.key not in refused] if refused else request.tasks
-        controller.metrics.run_counts.take(kept)
-        controller.gangs.take(found.host_id, request, kept)
+        controller.metrics.run_counts.add_counts(kept)
+        controller.gangs.keep_reports(found.host_id, request, kept)
     for key in found.refused:
         about = {"job": key.job_id, "epoch": key.epoch, "host": found.host_id}
         log.warning("a stale report was refused", extra=about)
@@ -303,22 +304,13 @@ async def _make_answer(
         )
     offers, claims = ((), ()) if request.leaving else (found.offers, found.claims)
     controller.specs.keep_offered(offers)
-    shared = request.shares_peers
     return wire.SyncAnswer(
         claim=[
             wire.ClaimOrder(key=c.key, attempt=c.attempt, ttl_seconds=c.lease_ttl_seconds)
             for c in claims
         ],
-        launch=await make_orders(
-            controller.store,
-            offers,
-            settings,
-            controller.layouts,
-            shared=shared,
-            shares_ports=request.shares_ports,
-            shares_orders=request.shares_orders,
-        ),
-        gangs=controller.layouts.list_gangs(offers) if shared else [],
+        launch=await make_orders(controller.store, offers, settings, controller.layouts),
+        gangs=controller.layouts.list_gangs(offers),
         preempt=preempt,
         renewed=[wire.Renewed(key=key, ttl_seconds=ttl) for key, ttl in found.renewed],
         lost=list(found.lost),

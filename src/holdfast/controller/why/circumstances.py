@@ -10,7 +10,7 @@ from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.endings.decide import Policy
 from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.forecast.outlook import Change, Forecast
-from holdfast.core.placement.possible import Size
+from holdfast.core.placement.possible import HostShape
 from holdfast.core.placement.types import Share
 from holdfast.core.records import (
     AttemptRecord,
@@ -105,7 +105,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     reservation_seconds: float | None = None
     pools: tuple[PoolRecord, ...] = ()
     silence_seconds: float = math.inf
-    sizes: tuple[Size, ...] = ()
+    sizes: tuple[HostShape, ...] = ()
     watch: WatchSettings | None = None
     limits: JobLimits | None = None
     waits: tuple[WaitRecord, ...] = ()

@@ -97,7 +97,7 @@ async def _foresee_line(controller: Controller) -> list[JobForecast]:
 async def _count(
     controller: Controller, outlook: Outlook, job: JobRecord, queues: Sequence[QueueRecord]
 ) -> tuple[int, bool]:
-    """Return how many jobs are considered before the job, and whether these are only the least."""
+    """Return how many jobs are considered before the job, and whether there may be more of them."""
     ahead = count_ahead(outlook, job.id, job.queue)
     if ahead is not None:
         return ahead, False

@@ -24,8 +24,9 @@ from holdfast.core.forecast.spreads import (
     foretell_span,
     spread_of,
 )
+from holdfast.core.placement.eligible import serves
 from holdfast.core.placement.types import Candidate, Capacity, RunningTask
-from holdfast.store.postgres.jobs.forecasts import Past, RentedPool
+from holdfast.store.postgres.jobs.forecasts import ObservedSpan, RentedPool
 
 LIMIT = 500
 """The jobs at the head of each queue that forecasts plan for, as many as admission looks at."""
@@ -106,7 +107,7 @@ def find_floors(line: Sequence[Candidate], cut: set[str]) -> dict[str, int]:
     return {job.queue: job.priority for job in line if job.queue in cut and job.member is None}
 
 
-def find_likes(past: Sequence[Past]) -> Likes:
+def find_likes(past: Sequence[ObservedSpan]) -> Likes:
     """Return how long jobs took: by project and name or array, and by queue ("", queue)."""
     times: dict[tuple[str, str], list[float]] = {}
     for each in past:
@@ -118,7 +119,7 @@ def find_likes(past: Sequence[Past]) -> Likes:
     return {key: spread for key, spread in found.items() if spread is not None}
 
 
-def _find_any(past: Sequence[Past]) -> Spread | None:
+def _find_any(past: Sequence[ObservedSpan]) -> Spread | None:
     return spread_of([each.seconds for each in past if each.seconds is not None])
 
 
@@ -212,7 +213,7 @@ def choose_offer(rented: RentedPool, line: Sequence[Candidate]) -> Offer:
     """Return the offer that the first job of the line fits into, else the first."""
     spec = rented.view.spec
     for job in line:
-        if not spec.queues or job.queue in spec.queues:
+        if serves(spec.queues, job.queue):
             for offer in spec.offers:
                 if offer.gpus >= job.gpus and offer.cpu_slots >= job.cpu_slots:
                     return offer

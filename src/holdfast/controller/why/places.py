@@ -11,7 +11,7 @@ from holdfast.core.calls.executors import find_listed_app
 from holdfast.core.data.named import find_missing_mounts
 from holdfast.core.host_faults import find_hindrance, find_runtime_word
 from holdfast.core.placement.candidates import as_candidate
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import carries, serves
 from holdfast.core.placement.plan import describe_need
 from holdfast.core.placement.preemption import find_weighed, find_winner
 from holdfast.core.placement.ranks import say_names
@@ -61,7 +61,7 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
     room."""
     job = found.job
     alive = [h for h in found.hosts if h.state is not HostState.TERMINATED]
-    serving = [h for h in alive if not h.queues or job.queue in h.queues]
+    serving = [h for h in alive if serves(h.queues, job.queue)]
     wanted = job.spec.host_labels
     labelled = [h for h in serving if carries(h.labels, wanted)]
     runtime = find_runtime_word(job.spec.image, job.spec.runtime)

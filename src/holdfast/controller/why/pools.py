@@ -8,7 +8,7 @@ from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line
 from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.placement.candidates import as_candidate
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import carries
 from holdfast.core.placement.possible import count_all_tasks
 from holdfast.core.placement.types import Candidate
 from holdfast.core.states import HostState

@@ -15,7 +15,7 @@ from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.bundles.code import find_old_environment
 from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.placement.candidates import as_candidate
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import is_eligible, serves
 from holdfast.core.placement.plan import RunningTask
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.shares import Shares
@@ -158,7 +158,7 @@ async def _read_starts(controller: Controller, jobs: Sequence[JobRecord]) -> dic
 
 def _list_pools(job: JobRecord, pools: Iterable[PoolRecord]) -> tuple[PoolRecord, ...]:
     """Return the pools that serve the job's queue."""
-    return tuple(pool for pool in pools if job.queue in (pool.spec.queues or (job.queue,)))
+    return tuple(pool for pool in pools if serves(pool.spec.queues, job.queue))
 
 
 async def _read_suspects(
@@ -267,12 +267,7 @@ def _read_share(
         return {}
     asker = as_candidate(job)
     borrowers = held.order_borrowers(asker, running) if held.may_reclaim(asker) else []
-    fit = {
-        host.id
-        for host in hosts
-        if (not host.queues or job.queue in host.queues)
-        and carries(host.labels, job.spec.host_labels)
-    }
+    fit = {host.id for host in hosts if is_eligible(host, job.queue, job.spec.host_labels)}
     reclaims = any(
         task.project in borrowers and task.stoppable and task.host_id in fit for task in running
     )

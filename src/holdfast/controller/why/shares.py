@@ -37,7 +37,7 @@ def explain_share(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def explain_idle(found: Circumstances) -> Iterator[WhyLine]:
-    """Explain that a running job was told of, because its GPUs do nothing."""
+    """Explain that people were told of a running job, because its GPUs do nothing."""
     idle = found.idle
     if idle is None or idle.told_at is None:
         return

@@ -1,4 +1,4 @@
-"""The ends of nodes' work as ends of the nodes, and how a node's work is stopped."""
+"""Make the ends of nodes from the ends of their work, and stop a node's work."""
 
 import msgspec
 

@@ -54,7 +54,7 @@ async def _explain_calls(controller: Controller, set_id: str) -> list[WhyLine]:
     text = f"{over} of {found.submitted} calls have ended"
     if found.failed:
         text += f", {found.failed} of them badly"
-    lines = [line("calls", text, f"holdfast tasks show {set_id}")]
+    lines = [line("calls", text, f"holdfast calls show {set_id}")]
     index = await _find_waiting(controller, set_id, found.submitted)
     if index is None:
         return lines

@@ -26,7 +26,7 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.workflows.why import explain_node
 from holdfast.core.calls.values import FunctionSpec
-from holdfast.core.placement.possible import Size
+from holdfast.core.placement.possible import HostShape
 from holdfast.core.spec import JobSpec
 from holdfast.core.workflows.check import check_workflow
 from holdfast.core.workflows.plan_start import find_out_dir
@@ -94,7 +94,7 @@ def _names_unknown(spec: WorkflowSpec, settings: Settings) -> bool:
 
 
 def _settle_node(
-    number: int, node: NodeSpec, settings: Settings, sizes: Sequence[Size]
+    number: int, node: NodeSpec, settings: Settings, sizes: Sequence[HostShape]
 ) -> NodeSpec:
     """Return the node with its queue named. Raises ValidationError with the node's name."""
     try:

@@ -51,8 +51,8 @@ decode_plan = msgspec.msgpack.Decoder(BundlePlan).decode
 
 
 def head_of_pack(parts: Sequence[tuple[bytes, int]]) -> bytes:
-    """Return the head of a pack, which stands before the bytes of its parts: each part is a SHA-256
-    and a size."""
+    """Return the head of a pack, which stands before the bytes of its parts and names each part by
+    its SHA-256 and its size."""
     index = msgspec.msgpack.encode(list(parts))
     return _HEAD.pack(_MAGIC, len(index)) + index
 

@@ -7,7 +7,7 @@ watches each call under the limits of that call's function.
 
 from holdfast.core.calls.values import Family, FunctionSpec
 from holdfast.core.host_faults import APP as APP  # re-exported for users of executors
-from holdfast.core.placement.labels import NOT
+from holdfast.core.placement.eligible import NOT
 from holdfast.core.retry import RetryFields
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import JobSpec

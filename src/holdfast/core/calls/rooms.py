@@ -7,7 +7,7 @@ from holdfast.core.calls.executors import list_labels, make_executor_spec
 from holdfast.core.calls.plan import FamilyRoom
 from holdfast.core.calls.values import Family
 from holdfast.core.fleet.pools import PoolSpec
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import carries, is_eligible, serves
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostState
 
@@ -20,9 +20,8 @@ def list_hosts_of(family: Family, hosts: Iterable[HostRecord]) -> Iterator[HostR
     """Yield the live hosts that list the family's app, carry its labels and serve its queue."""
     wanted = list_labels(family)
     for host in hosts:
-        serves = not host.queues or family.queue in host.queues
         takes = host.state is HostState.ACTIVE and host.flagged_dead_at is None
-        if serves and takes and carries(host.able_labels, wanted):
+        if takes and serves(host.queues, family.queue) and carries(host.able_labels, wanted):
             yield host
 
 
@@ -35,7 +34,7 @@ def find_room(
     rented = [
         math.floor(pool.max * pool.jobs_per_host)
         for pool in pools
-        if carries(pool.labels, wanted) and (not pool.queues or family.queue in pool.queues)
+        if is_eligible(pool, family.queue, wanted)
     ]
     return FamilyRoom(slots=sum(slots) + sum(rented), listed=bool(slots or rented), most=most)
 

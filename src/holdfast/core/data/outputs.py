@@ -8,7 +8,7 @@ OUT-2  Outputs are complete when everything below the asked names is kept, parti
        nothing came.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
@@ -81,12 +81,3 @@ def check_outputs(words: Sequence[str]) -> None:
 def settle_state(*, left: bool, reason: str) -> OutputsState:
     """Return the state of outputs whose collection has ended (OUT-2)."""
     return OutputsState.PARTIAL if left or reason else OutputsState.COMPLETE
-
-
-def join_states(states: Iterable[OutputsState]) -> OutputsState:
-    """Return one state for the ranks of an attempt: collecting where any rank is, else the state
-    that all ranks share, else partial."""
-    found = set(states)
-    if OutputsState.COLLECTING in found:
-        return OutputsState.COLLECTING
-    return found.pop() if len(found) == 1 else OutputsState.PARTIAL

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from holdfast.core.doctor.facts import ControllerFacts
 from holdfast.core.doctor.findings import DoctorFinding, ok, problem, warning
+from holdfast.version import name_install
 
 CLOCK_SECONDS = 5.0
 """The difference of clocks that the health checks of hosts report, too."""
@@ -102,7 +103,7 @@ def _judge_versions(facts: ControllerFacts) -> Iterator[DoctorFinding]:
         yield warning(
             "versions",
             f"this client is {here}, and the controller is {there}",
-            f"Install the controller's: pip install 'holdfast=={there}'",
+            f"Install the controller's: {name_install(version=there)}",
         )
     else:
         yield ok("versions", f"client and controller are {here}")

@@ -148,6 +148,16 @@ class SystemFacts(Facts, frozen=True, kw_only=True):
     memory_bytes: int = 0
 
 
+class ImportFacts(Facts, frozen=True, kw_only=True):
+    """The package `holdfast` that a Python imports. python: the interpreter. file: its first file,
+    "" without one. own: it is this project's. near: it lies in the folder of this shell."""
+
+    python: str
+    file: str = ""
+    own: bool = False
+    near: bool = False
+
+
 class LocalFacts(Facts, frozen=True, kw_only=True):
     """A `holdfast up` on this machine. folder: its data folder. url: its address, "" while it does
     not run. listening: whether a program listens there. port: the port that an `up` would take;

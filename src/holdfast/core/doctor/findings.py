@@ -1,4 +1,4 @@
-"""One finding of the doctor, and what several of them come to."""
+"""One finding of the doctor, and the level of the gravest among several."""
 
 from collections.abc import Sequence
 from enum import StrEnum

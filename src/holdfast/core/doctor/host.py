@@ -10,6 +10,7 @@ from holdfast.core.doctor.facts import (
     FileFacts,
     GpuFacts,
     GroupFacts,
+    ImportFacts,
     LimitFacts,
     LocalFacts,
     SharedMemoryFacts,
@@ -19,6 +20,7 @@ from holdfast.core.doctor.facts import (
 from holdfast.core.doctor.findings import DoctorFinding, ok, problem, warning
 from holdfast.core.doctor.left_memory import is_told, name_removal, say_left_memory
 from holdfast.core.words import say_bytes
+from holdfast.version import name_install
 
 LEAST_FREE_BYTES, LOW_FREE_BYTES = 256 << 20, 5 << 30
 LOW_SHARE = 0.05
@@ -221,7 +223,7 @@ def judge_clock(facts: ClockFacts) -> Iterator[DoctorFinding]:
 def judge_system(facts: SystemFacts) -> Iterator[DoctorFinding]:
     """Yield a finding about the versions on this machine."""
     said = (
-        f"Holdfast {facts.holdfast}, Python {facts.python}, Linux {facts.kernel} "
+        f"Holdfast {facts.holdfast}, Python {facts.python}, {facts.kernel} "
         f"({facts.machine}), {facts.cpus} CPUs, {say_bytes(facts.memory_bytes)} of memory"
     )
     words = facts.python.split(".")
@@ -230,6 +232,24 @@ def judge_system(facts: SystemFacts) -> Iterator[DoctorFinding]:
         yield problem("system", said, "Install Python 3.11 or newer, and Holdfast for it")
     else:
         yield ok("system", said)
+
+
+def judge_import(facts: ImportFacts) -> Iterator[DoctorFinding]:
+    """Yield a finding about the package `holdfast` of one Python, because another project on PyPI
+    has that name."""
+    if facts.own or not facts.file:
+        said = "imports Holdfast's own package" if facts.own else "has no package `holdfast`"
+        yield ok("imports", f"{facts.python} {said}")
+        return
+    mend = f"Run `{facts.python} -m pip uninstall holdfast`, then install it: {name_install()}"
+    if facts.near:
+        mend = f"Rename {facts.file}, because Python looks in the folder of a script first"
+    yield problem(
+        "imports",
+        f"{facts.python} imports `holdfast` from {facts.file}, which is not this project's, so jobs "
+        "of that Python find neither beats nor checkpoints",
+        mend,
+    )
 
 
 def judge_local(facts: LocalFacts) -> Iterator[DoctorFinding]:

@@ -14,6 +14,11 @@ def _judge_files(found: Sequence[facts.FileFacts]) -> Iterator[DoctorFinding]:
         yield from host.judge_file(one)
 
 
+def _judge_imports(found: Sequence[facts.ImportFacts]) -> Iterator[DoctorFinding]:
+    for one in found:
+        yield from host.judge_import(one)
+
+
 def _judge_database(found: Sequence[facts.DatabaseFinding]) -> Iterator[DoctorFinding]:
     for one in found:
         yield DoctorFinding("database", Level(one.level), one.sentence, one.mend)
@@ -23,6 +28,7 @@ _Judge = Callable[[Any], Iterator[DoctorFinding]]
 # The first word of a part's name → the type of its facts, and the function that judges them.
 JUDGES: Mapping[str, tuple[Any, _Judge]] = {
     "system": (facts.SystemFacts, host.judge_system),
+    "imports": (list[facts.ImportFacts], _judge_imports),
     "clock": (facts.ClockFacts, host.judge_clock),
     "time-zone": (facts.ZoneFacts, host.judge_zone),
     "disk": (facts.DiskFacts, host.judge_disk),

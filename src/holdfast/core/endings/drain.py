@@ -32,7 +32,7 @@ from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.endings.trigger import classify_failures, find_silent, find_trigger, is_cascade
 from holdfast.core.facts import LAPSED, Classified
 from holdfast.core.host_faults import find_hindrance, find_runtime_word
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import carries, serves
 from holdfast.core.records import HostRecord, JobRecord, MemberRecord, RankCharges, TaskRecord
 from holdfast.core.states import HostState, JobEvent, Outcome, TaskState
 
@@ -140,13 +140,12 @@ def do_others_serve(
 
 
 def _is_eligible(job: JobRecord, host: HostRecord) -> bool:
-    serves = not host.queues or job.queue in host.queues
-    labelled = carries(host.able_labels, job.spec.host_labels)
+    labelled = serves(host.queues, job.queue) and carries(host.able_labels, job.spec.host_labels)
     large = host.cpu_slots >= job.cpu_slots and host.memory_bytes >= job.memory_bytes
     runtime = find_runtime_word(job.spec.image, job.spec.runtime)
     alive = host.state is HostState.ACTIVE and host.flagged_dead_at is None
     able = alive and find_hindrance(host.faults, runtime) is None
-    return able and serves and labelled and large and len(host.gpus) >= job.gpus
+    return able and labelled and large and len(host.gpus) >= job.gpus
 
 
 def find_fall(

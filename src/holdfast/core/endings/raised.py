@@ -223,9 +223,9 @@ def find_last_line(text: str) -> str | None:
 def find_end(text: str, *, lines: int = END_LINES, before: int = 0) -> str:
     """Return what tells of the end, the exceptions of a chain from the first on.
 
-    Behind one that reports a peer's death, the one before it counts too, because that one may have
-    begun the fall. lines: number of last lines that count where no exception ended the program. before:
-    number of lines before the exceptions that count too.
+    An exception that reports a peer's death counts with the exception before it, because that
+    exception may have begun the fall. lines: number of last lines that count where no exception
+    ended the program. before: number of lines before the exceptions that count too.
     """
     ended = list_ended(text)
     if not ended:

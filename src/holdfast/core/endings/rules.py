@@ -13,22 +13,28 @@ the errors of the registry, the container runtime and the start.
 import functools
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from holdfast.core.causes import ELIGIBLE, Cause
-from holdfast.core.endings.regex import MAX_LINE_CHARS, compile_pattern
 from holdfast.core.endings.toml_lines import LineMap, find_lines
 from holdfast.core.facts import TaskFacts
 from holdfast.core.logs.lines import cut_line
+from holdfast.core.logs.regex import (
+    MAX_LINE_CHARS,
+    LinePattern,
+    compile_for_python,
+    compile_pattern,
+)
 from holdfast.errors import NotFound, ValidationError
 
 MAX_RULES = 100
 MAX_TEXT_BYTES = 64 * 1024
 MAX_MESSAGE_CHARS = 512
 MAX_CODES = 64
+OUTDATED = "is not one of RE2, and is read as an earlier version read it, until it is changed"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 SIGNALS: Mapping[str, int] = {
     "SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGILL": 4, "SIGTRAP": 5, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8,
@@ -41,7 +47,7 @@ SIGNALS: Mapping[str, int] = {
 class OperatorRule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule. All of its conditions must hold.
 
-    pattern: a regular expression, searched in the log's tail and in the errors of the registry, the
+    pattern: a regular expression of RE2, searched in the log's tail and in the errors of the registry, the
     runtime and the start. exit_codes, signals: numbers of which the end has one.
     cause: the cause that the rule gives the end; None keeps the one that the shipped rules find.
     never_retry: the job ends. avoid_host: the next attempt uses another host where one fits.
@@ -59,8 +65,23 @@ class OperatorRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @functools.lru_cache(maxsize=4 * MAX_RULES)
-def _compile(pattern: str) -> re.Pattern[str]:
-    return compile_pattern(pattern)
+def _compile(pattern: str) -> LinePattern:
+    try:
+        return compile_pattern(pattern)
+    except ValidationError:  # an earlier version took it, and judged that it is quick
+        return compile_for_python(pattern)
+
+
+def list_outdated(rules: Iterable[OperatorRule]) -> list[str]:
+    """Return the names of rules whose patterns RE2 cannot read, because an earlier version took
+    them. Such a pattern is read by Python until it is changed."""
+    found = []
+    for rule in rules:
+        try:
+            compile_pattern(rule.pattern or "x")
+        except ValidationError:
+            found.append(rule.name)
+    return found
 
 
 def find_match(
@@ -86,12 +107,12 @@ def find_match(
     return evidence
 
 
-def _find_line(regex: re.Pattern[str], facts: TaskFacts) -> tuple[str, str] | None:
+def _find_line(pattern: LinePattern, facts: TaskFacts) -> tuple[str, str] | None:
     errors = (facts.pull_error, facts.runtime_error, facts.start_error, facts.log_tail)
     for source, text in zip(("registry", "runtime", "start", "log"), errors, strict=True):
         for line in (text or "").split("\n"):
-            cut = line[:MAX_LINE_CHARS]  # REGEX-1
-            found = regex.search(cut)
+            cut = line[:MAX_LINE_CHARS].encode(errors="replace").decode()  # RE2 reads UTF-8 alone
+            found = pattern.search(cut)
             if found is not None:
                 return source, cut_line(cut, found.start(), found.end())
     return None
@@ -100,8 +121,13 @@ def _find_line(regex: re.Pattern[str], facts: TaskFacts) -> tuple[str, str] | No
 # ---- reading them
 
 
-def parse_rules(text: str) -> tuple[OperatorRule, ...]:
-    """Read rules as operators write them (TOML). Raises ValidationError naming the line."""
+def parse_rules(
+    text: str, *, keeps: Callable[[str], bool] = lambda pattern: False
+) -> tuple[OperatorRule, ...]:
+    """Read rules as operators write them (TOML). Raises ValidationError naming the line.
+
+    keeps: returns whether a pattern is in force already, and stays also where RE2 cannot read it.
+    """
     if not text.strip():
         return ()
     if len(text.encode()) > MAX_TEXT_BYTES:
@@ -130,7 +156,7 @@ def parse_rules(text: str) -> tuple[OperatorRule, ...]:
     rules: list[OperatorRule] = []
     names: dict[str, int] = {}
     for number, table in enumerate(tables):
-        rule = _read_rule(table, number, lines)
+        rule = _read_rule(table, number, lines, keeps)
         if rule.name in names:
             first = lines.line_of(names[rule.name])
             twice = f"there is a rule {rule.name!r} already, in line {first}"
@@ -147,7 +173,7 @@ def drop_rule(text: str, name: str) -> str:
         NotFound: the text has no rule of this name.
         ValidationError: the rules cannot be read, or stand in one list instead of under [[rule]].
     """
-    names = [rule.name for rule in parse_rules(text)]
+    names = [rule.name for rule in parse_rules(text, keeps=lambda pattern: True)]
     if name not in names:
         raise NotFound(f"there is no rule {name!r}", field="rule")
     begins = [line - 1 for line, _ in find_lines(text).tables]
@@ -177,7 +203,9 @@ def _explain_syntax(text: str, error: Exception) -> ValidationError:
     return _refuse(text.rstrip("\n").count("\n") + 1, sentence)
 
 
-def _read_rule(table: Mapping[str, Any], number: int, lines: LineMap) -> OperatorRule:
+def _read_rule(
+    table: Mapping[str, Any], number: int, lines: LineMap, keeps: Callable[[str], bool]
+) -> OperatorRule:
     values: dict[str, Any] = {}
     for key, value in table.items():
         line = lines.line_of(number, key)
@@ -186,6 +214,8 @@ def _read_rule(table: Mapping[str, Any], number: int, lines: LineMap) -> Operato
             raise _refuse(line, f"unknown field {key!r}; a rule has {', '.join(_FIELDS)}")
         try:
             values[key] = read(value)
+            if key == "pattern":
+                (compile_for_python if keeps(value) else compile_pattern)(value)
         except ValidationError as error:
             raise _refuse(line, f"{key}: {error.message}") from None
     line = lines.line_of(number)
@@ -213,7 +243,6 @@ def _read_pattern(value: Any) -> str:
         raise ValidationError(
             "a pattern is looked for within one line, so it cannot hold a line break"
         )
-    compile_pattern(value)
     return value
 
 

@@ -2,12 +2,12 @@
 log in which it counts, and what it means."""
 
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
 from holdfast.core.causes import Cause
-from holdfast.core.endings.regex import find_words
 
 
 class LogPart(StrEnum):
@@ -54,7 +54,8 @@ class Pattern(NamedTuple):
 def expect_end(
     name: str, cause: Cause, sentence: str, *alternatives: str, cascade: bool = False
 ) -> Pattern:
-    """Return a message that counts at the end; one of a peer's death also in the lines before it."""
+    """Return the pattern of a message that counts at the end of a log; a message of a peer's death
+    counts in the lines before the end as well."""
     part = LogPart.NEAR if cascade else LogPart.END
     return Pattern(name, alternatives, cause, sentence, cascade, part)
 
@@ -85,3 +86,42 @@ def _compile(expressions: tuple[str, ...]) -> tuple[tuple[str, re.Pattern[str]],
     """Compile expressions at the first search, because all of them take a tenth of an agent's
     start."""
     return tuple((find_words(text), re.compile(text)) for text in expressions)
+
+
+_PARTS = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{[0-9,]+\}|\((?:\?(?:[a-z]*:|<?[=!]|P<\w+>))?|.", re.DOTALL
+)
+_REPEATS = ("*", "?", "{")
+_KEPT_GROUPS = ("(", "(?:", "(?m:")
+
+
+def find_words(expression: str) -> str:
+    """Return the longest run of plain characters that every match contains; "" where there is
+    none."""
+    if expression.startswith("(?i)"):
+        return ""
+    return max(_list_runs(iter(_PARTS.findall(expression))), key=len)
+
+
+def _list_runs(parts: Iterator[str]) -> list[str]:
+    """Return the runs of plain characters up to the end of a group, which every match contains."""
+    runs, group_at, has_choice = [""], -1, False
+    for part in parts:
+        last_group, group_at = group_at, -1
+        if part == ")":
+            break
+        has_choice = has_choice or part == "|"
+        if part[0] == "(":
+            group_at, inner = len(runs), _list_runs(parts)
+            runs += [*inner, ""] if part in _KEPT_GROUPS else [""]
+        elif part[0] in _REPEATS and part != "{":  # what stands before may be left out
+            if last_group >= 0:
+                del runs[last_group:]
+            runs[-1:] = [runs[-1][:-1], ""]
+        elif len(part) == 1 and part not in ".^$+|":
+            runs[-1] += part
+        elif part[0] == "\\" and not part[1].isalnum():
+            runs[-1] += part[1]
+        else:
+            runs.append("")
+    return [""] if has_choice else runs

@@ -75,12 +75,12 @@ Action = Promote | FailHost | WarnHost | DrainHost | EndMachine | FreeHost | Spa
 
 
 class CycleActions(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of actions of each kind in a cycle. The names are those of existing dashboards."""
+    """The number of actions of each kind in a cycle."""
 
-    workers_promoted: int = 0
-    workers_failed: int = 0
-    workers_spawned: int = 0
-    workers_terminated: int = 0
+    hosts_promoted: int = 0
+    hosts_failed: int = 0
+    hosts_rented: int = 0
+    hosts_ended: int = 0
     tasks_reset: int = 0
 
 
@@ -88,10 +88,10 @@ class CycleStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The pool as the cycle found it, after its own decisions about health."""
 
     queued_tasks: int = 0
-    spawning_workers: int = 0
-    active_workers: int = 0
-    terminating_workers: int = 0
-    total_workers: int = 0
+    spawning_hosts: int = 0
+    active_hosts: int = 0
+    terminating_hosts: int = 0
+    total_hosts: int = 0
 
 
 class CycleSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,8 +11,8 @@ from holdfast.core.fleet.demand import (
     NO_PRICES,
     PoolDemand,
     Prices,
+    could_run,
     list_needs,
-    serves,
     split_demand,
 )
 from holdfast.core.fleet.grow import find_bound, scale_up
@@ -31,7 +31,7 @@ def plan_fleet(snapshot: FleetSnapshot, prices: Prices = NO_PRICES) -> tuple[act
             view,
             snapshot.silence_seconds,
             snapshot.dead_seconds,
-            any(serves(view.spec, waiting) for waiting in snapshot.waiting),
+            any(could_run(view.spec, waiting) for waiting in snapshot.waiting),
         )
         for view in snapshot.pools
     ]
@@ -79,10 +79,10 @@ def _count_actions(view: PoolView, actions: Sequence[acts.Action]) -> acts.Cycle
         return acts.CycleActions()
     ending = _list_ending(view)
     return acts.CycleActions(
-        workers_promoted=sum(isinstance(a, acts.Promote) for a in actions),
-        workers_failed=sum(isinstance(a, acts.FailHost) for a in actions),
-        workers_spawned=sum(a.count for a in actions if isinstance(a, acts.Spawn)),
-        workers_terminated=sum(
+        hosts_promoted=sum(isinstance(a, acts.Promote) for a in actions),
+        hosts_failed=sum(isinstance(a, acts.FailHost) for a in actions),
+        hosts_rented=sum(a.count for a in actions if isinstance(a, acts.Spawn)),
+        hosts_ended=sum(
             isinstance(a, acts.EndMachine) and a.host_id not in ending for a in actions
         ),
         tasks_reset=sum(a.tasks for a in actions if isinstance(a, acts.FreeHost)),
@@ -98,10 +98,10 @@ def _count_status(view: PoolView, demand: PoolDemand) -> acts.CycleStatus:
     active = sum(count for host, count in view.shapes if host.state is HostState.ACTIVE)
     return acts.CycleStatus(
         queued_tasks=demand.queued,
-        spawning_workers=view.starting,
-        active_workers=active,
-        terminating_workers=ending,
-        total_workers=view.paid,
+        spawning_hosts=view.starting,
+        active_hosts=active,
+        terminating_hosts=ending,
+        total_hosts=view.paid,
     )
 
 

@@ -21,7 +21,7 @@ import msgspec
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.snapshot import PoolView, Waiting
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import is_eligible
 from holdfast.core.placement.types import QuotaLeft
 
 Offers = frozenset[str]
@@ -90,11 +90,9 @@ def count_ranks(offer: Offer, waiting: Waiting) -> int:
     return min(bounds, default=waiting.tasks)
 
 
-def serves(spec: PoolSpec, waiting: Waiting) -> bool:
+def could_run(spec: PoolSpec, waiting: Waiting) -> bool:
     """Return whether the pool's hosts take jobs of this queue and these labels."""
-    if spec.queues and waiting.queue not in spec.queues:
-        return False
-    return carries(spec.labels, waiting.host_labels)
+    return is_eligible(spec, waiting.queue, waiting.host_labels)
 
 
 def split_demand(
@@ -176,7 +174,7 @@ def _order_pools(waiting: Waiting, views: Sequence[PoolView], prices: Prices) ->
     found: list[tuple[float, str, PoolOption]] = []
     for view in views:
         spec = view.spec
-        if view.paused is not None or not serves(spec, waiting):
+        if view.paused is not None or not could_run(spec, waiting):
             continue
         ranks = {offer.name: count_ranks(offer, waiting) for offer in spec.offers}
         fitting = [offer for offer in spec.offers if ranks[offer.name] > 0]
@@ -204,7 +202,7 @@ def _order_pools(waiting: Waiting, views: Sequence[PoolView], prices: Prices) ->
 
 def _say_unfit(waiting: Waiting, views: Sequence[PoolView], demands: dict[str, PoolDemand]) -> None:
     for view in views:
-        if view.paused is None and serves(view.spec, waiting):
+        if view.paused is None and could_run(view.spec, waiting):
             needs = f"{waiting.tasks} × {waiting.gpus} GPUs" if waiting.gpus else "its resources"
             demands[
                 view.spec.name

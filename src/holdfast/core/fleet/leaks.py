@@ -98,8 +98,8 @@ def read_listing(
 
 
 def _is_leaving(machine: Machine) -> bool:
-    """Return whether a machine runs and is about to be taken away. The programs of one that is
-    ending already were told so themselves."""
+    """Return whether a machine runs and is about to be taken away. The programs of a machine that
+    is ending already have been told of that."""
     said = machine.lost == "preempted" or machine.leaves_at is not None
     return said and machine.state is MachineState.RUNNING
 

@@ -91,7 +91,8 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
         return self.state is HostState.ACTIVE and not self.leases
 
     def sends_outputs(self, grace_seconds: float) -> bool:
-        """Return whether it is kept for outputs that it has still to send, for so long at most."""
+        """Return whether the host is kept because it has outputs to send, and the longest time for
+        that is not over."""
         return self.outputs_seconds is not None and self.outputs_seconds < grace_seconds
 
     @property

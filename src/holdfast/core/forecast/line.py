@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.forecast.outlook import Outlook
+from holdfast.core.placement.eligible import serves
 from holdfast.core.placement.shares import Shares
 from holdfast.core.placement.types import Candidate
 
@@ -25,13 +26,13 @@ def order_line(outlook: Outlook) -> list[Candidate]:
         else:
             owning.append(job)
             if job.member is None:
-                shares.take(job)
+                shares.count_job(job)
     return [*owning, *borrowing]
 
 
 def list_rivals(outlook: Outlook, queue: str) -> frozenset[str] | None:
     """Return the queues whose jobs may take hosts of `queue`; None: all of them may."""
-    serving = [host for host in outlook.hosts if not host.queues or queue in host.queues]
+    serving = [host for host in outlook.hosts if serves(host.queues, queue)]
     if not serving or any(not host.queues for host in serving):
         return None
     return frozenset(name for host in serving for name in host.queues) | {queue}

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.core.forecast.outlook import JobArrival, Outlook, PoolOutlook
 from holdfast.core.forecast.spreads import Spread
 from holdfast.core.forecast.world import World, gather_lives, part_of
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import is_eligible
 from holdfast.core.placement.plan import MAX_HOLDERS as MAX_HOLDERS_NOW
 from holdfast.core.placement.plan import AdmissionPlan, plan_admission
 from holdfast.core.placement.types import Candidate, Capacity, RunningTask
@@ -50,7 +50,7 @@ class Effort:
         self.left = left
 
     def spend(self, units: int) -> None:
-        """Take the cost of a plan away."""
+        """Subtract the cost of a plan from the planning that is left."""
         self.left -= units
 
 
@@ -66,8 +66,8 @@ class _Pool:
         self.asked = 0
 
     def draw(self, age: float) -> float:
-        """Return in how many seconds a host serves that was asked for `age` seconds ago; infinity for one
-        that never does."""
+        """Return the seconds after which a host that was asked for `age` seconds ago serves;
+        infinity for a host that never does."""
         part = part_of(f"{self.outlook.name}/{self.asked}", self.scenario)
         fails = part_of(f"{self.outlook.name}!{self.asked}", self.scenario) < self.outlook.failing
         self.asked += 1
@@ -136,7 +136,7 @@ class _Replay:
         heapq.heappush(self._events, (at, self._count, event))
 
     def _bring(self, pool: _Pool, age: float) -> None:
-        """Let a host of a pool come that was asked for `age` seconds ago."""
+        """Let a host come that its pool asked for `age` seconds ago."""
         seconds = pool.draw(age)
         pool.starting += 1
         host_id = f"{pool.outlook.name}+{pool.asked}"
@@ -174,7 +174,7 @@ class _Replay:
         if live is None or live.ends_at > self.at:
             return False
         self.world.end(key)
-        if live.draining and live.told and not live.told[0].draining:
+        if live.draining and live.told and not live.tasks[0].draining:
             self._queue(live.job, front=True)
         return True
 
@@ -234,7 +234,8 @@ class _Replay:
             limit *= 4
 
     def _show(self, limit: int) -> list[Candidate]:
-        """Return the head of the line, each with its waiting time of this moment."""
+        """Return the first jobs of the line, each with the time that it has waited until this
+        moment."""
         hold_back = self.outlook.hold_back_seconds
         if hold_back is not None:
             for i, job in enumerate(self.line[:limit]):
@@ -329,7 +330,7 @@ class _Replay:
 def count_ranks(job: Candidate, pool: PoolOutlook) -> int:
     """Return how many tasks of a job one of the pool's hosts holds; 0 where it takes none."""
     host = pool.host
-    if (host.queues and job.queue not in host.queues) or not carries(host.labels, job.host_labels):
+    if not is_eligible(host, job.queue, job.host_labels):
         return 0
     needs = (
         (job.gpus, len(host.free_devices)),

@@ -47,7 +47,8 @@ def foretell_span(
 ) -> Spread:
     """Return how long an attempt that starts now may run.
 
-    past: how long its likes took. limit_seconds, expected_seconds: as its spec and the settings say.
+    past: how long jobs like it took. limit_seconds, expected_seconds: as its spec and the settings
+    say.
     """
     return foretell_left(0.0, past, limit_seconds, expected_seconds, None)
 
@@ -82,7 +83,8 @@ def foretell_left(
 
 
 def _outlive(ran_seconds: float, ends: Sequence[float]) -> list[float]:
-    """Return the rest of those of `ends` (ascending) that are later than `ran_seconds`."""
+    """Return the seconds from `ran_seconds` to each of `ends` (ascending), without the ends that
+    are no later."""
     later = bisect_right(ends, ran_seconds)
     if later < len(ends):
         return [end - ran_seconds for end in ends[later:]]

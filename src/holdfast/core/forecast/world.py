@@ -19,6 +19,7 @@ from holdfast.core.placement.types import (
     QuotaLeft,
     RunningTask,
     Share,
+    TaskPlacement,
 )
 
 SCENARIOS = 23
@@ -32,62 +33,23 @@ def part_of(job_id: str, scenario: int) -> float:
     return ((scenario * step + first) % SCENARIOS + 0.5) / SCENARIOS
 
 
-class Seat(msgspec.Struct):
-    """The room that one job holds on one host."""
-
-    host_id: str
-    cpu_slots: int
-    memory_bytes: int
-    devices: int
-
-
 class Live(msgspec.Struct):
-    """A job that holds room. ends_at: when it ends in this scenario, in seconds from the outlook."""
+    """A job that holds room. tasks: as they are when it begins, at `began_at`. ends_at: when it ends
+    in this scenario. Both are in seconds from the outlook. told: the outlook has it."""
 
     job: Candidate
-    seats: list[Seat]
+    tasks: Sequence[RunningTask]
     began_at: float
     ends_at: float
     draining: bool = False
-    told: tuple[RunningTask, ...] = ()
-
-
-class _Host:
-    """The free room of one host."""
-
-    def __init__(self, capacity: Capacity) -> None:
-        self.capacity = capacity
-        self.cpu_slots = capacity.free_cpu_slots
-        self.memory_bytes = capacity.free_memory_bytes
-        self.devices = len(capacity.free_devices)
-
-    def give(self, seat: Seat, sign: int) -> None:
-        self.cpu_slots += sign * seat.cpu_slots
-        self.memory_bytes += sign * seat.memory_bytes
-        self.devices += sign * seat.devices
-
-    def show(self) -> Capacity:
-        """Return the room as a plan is given it."""
-        before = self.capacity
-        if (self.cpu_slots, self.memory_bytes, self.devices) != (
-            before.free_cpu_slots,
-            before.free_memory_bytes,
-            len(before.free_devices),
-        ):
-            self.capacity = msgspec.structs.replace(
-                before,
-                free_cpu_slots=self.cpu_slots,
-                free_memory_bytes=self.memory_bytes,
-                free_devices=tuple(range(self.devices)),
-            )
-        return self.capacity
+    told: bool = False
 
 
 class World:
-    """One scenario's room and limits. Each change of them is a method here."""
+    """One scenario's room and limits, which only the methods of this class change."""
 
     def __init__(self, outlook: Outlook) -> None:
-        self.hosts = {host.host_id: _Host(host) for host in outlook.hosts}
+        self.hosts = {host.host_id: host for host in outlook.hosts}
         self.lives: dict[str, Live] = {}
         self.headroom = dict(outlook.headroom)
         self.quotas = dict(outlook.quotas)
@@ -95,23 +57,14 @@ class World:
 
     def add_host(self, capacity: Capacity) -> None:
         """Add a host that a pool brought."""
-        self.hosts[capacity.host_id] = _Host(capacity)
+        self.hosts[capacity.host_id] = capacity
 
     def start(self, job: Candidate, placement: JobPlacement, at: float, ends_at: float) -> Live:
         """Let a placed job hold its room from `at` on."""
-        seats = [
-            Seat(
-                some.host_id,
-                job.cpu_slots * some.count,
-                job.memory_bytes * some.count,
-                len(some.devices),
-            )
-            for some in placement.tasks
-        ]
-        for seat in seats:
-            self.hosts[seat.host_id].give(seat, -1)
+        tasks = [_begin(job, some) for some in placement.tasks]
+        self._give(tasks, -1)
         key = job.job_id if job.member is None else f"{job.job_id}/{job.member}"
-        live = self.lives[key] = Live(job, seats, at, ends_at)
+        live = self.lives[key] = Live(job, tasks, at, ends_at)
         if job.member is None:
             self._count(job, 1)
         return live
@@ -119,23 +72,33 @@ class World:
     def end(self, key: str) -> Live:
         """Give a job's room back."""
         live = self.lives.pop(key)
-        for seat in live.seats:
-            host = self.hosts.get(seat.host_id)
-            if host is not None:
-                host.give(seat, 1)
+        self._give(live.tasks, 1)
         if live.job.member is None:
             self._count(live.job, -1)
         return live
+
+    def _give(self, tasks: Sequence[RunningTask], sign: int) -> None:
+        """Take the room of tasks from their hosts (-1), or give it back (1)."""
+        for task in tasks:
+            host = self.hosts.get(task.host_id)
+            if host is not None:
+                devices = len(host.free_devices) + sign * task.devices
+                self.hosts[task.host_id] = msgspec.structs.replace(
+                    host,
+                    free_cpu_slots=host.free_cpu_slots + sign * task.cpu_slots,
+                    free_memory_bytes=host.free_memory_bytes + sign * task.memory_bytes,
+                    free_devices=tuple(range(devices)),
+                )
 
     def list_room(self, least: tuple[int, int, int]) -> list[Capacity]:
         """Return the hosts with so many CPU slots, bytes of memory and devices free, at least."""
         cpu_slots, memory_bytes, devices = least
         return [
-            host.show()
+            host
             for host in self.hosts.values()
-            if host.cpu_slots >= cpu_slots
-            and host.devices >= devices
-            and host.memory_bytes >= memory_bytes
+            if host.free_cpu_slots >= cpu_slots
+            and len(host.free_devices) >= devices
+            and host.free_memory_bytes >= memory_bytes
         ]
 
     def list_running(self, at: float) -> list[RunningTask]:
@@ -166,38 +129,34 @@ class World:
             )
 
 
+def _begin(job: Candidate, placed: TaskPlacement) -> RunningTask:
+    """Return the tasks of a job on one host, as one that begins."""
+    return RunningTask(
+        job_id=job.job_id,
+        host_id=placed.host_id,
+        project=job.project,
+        priority=job.priority,
+        devices=len(placed.devices),
+        cpu_slots=job.cpu_slots * placed.count,
+        memory_bytes=job.memory_bytes * placed.count,
+        ran_seconds=0.0,
+        queue=job.queue,
+        kin=job.kin,
+        time_limit_seconds=job.time_limit_seconds,
+        expected_seconds=job.expected_seconds,
+    )
+
+
 def _tell(live: Live, at: float) -> Iterable[RunningTask]:
-    if live.told:
-        for task in live.told:
-            ran = task.ran_seconds + at
-            ends, foretold = foretell_end(ran, task.time_limit_seconds, task.expected_seconds)
-            yield msgspec.structs.replace(
-                task,
-                ran_seconds=ran,
-                ends_in_seconds=ends,
-                foretold=foretold,
-                draining=task.draining or live.draining,
-            )
-        return
-    job, ran = live.job, at - live.began_at
-    ends, foretold = foretell_end(ran, job.time_limit_seconds, job.expected_seconds)
-    for seat in live.seats:
-        yield RunningTask(
-            job_id=job.job_id,
-            host_id=seat.host_id,
-            project=job.project,
-            priority=job.priority,
-            devices=seat.devices,
-            cpu_slots=seat.cpu_slots,
-            memory_bytes=seat.memory_bytes,
+    for task in live.tasks:
+        ran = task.ran_seconds + at - live.began_at
+        ends, foretold = foretell_end(ran, task.time_limit_seconds, task.expected_seconds)
+        yield msgspec.structs.replace(
+            task,
             ran_seconds=ran,
-            queue=job.queue,
-            kin=job.kin,
-            time_limit_seconds=job.time_limit_seconds,
-            expected_seconds=job.expected_seconds,
             ends_in_seconds=ends,
             foretold=foretold,
-            draining=live.draining,
+            draining=task.draining or live.draining,
         )
 
 
@@ -207,14 +166,7 @@ def gather_lives(tasks: Sequence[RunningTask], left: Mapping[str, float]) -> lis
     for task in tasks:
         by_job.setdefault(task.job_id, []).append(task)
     return [
-        Live(
-            _as_candidate(own),
-            [Seat(t.host_id, t.cpu_slots, t.memory_bytes, t.devices) for t in own],
-            0.0,
-            left[job_id],
-            own[0].draining,
-            tuple(own),
-        )
+        Live(_as_candidate(own), own, 0.0, left[job_id], own[0].draining, told=True)
         for job_id, own in by_job.items()
     ]
 

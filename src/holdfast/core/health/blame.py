@@ -21,7 +21,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.core.health.checks import CheckVerdict
+from holdfast.core.host_checks import CheckVerdict
 from holdfast.core.records import HostRecord
 from holdfast.core.spec import JobSpec, find_script
 from holdfast.core.states import HostState

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.core.health.checks import CheckKind
+from holdfast.core.host_checks import CheckKind
 from holdfast.core.states import HostState
 
 FAILURES = 3

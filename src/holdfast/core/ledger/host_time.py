@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from holdfast.core.ledger.cut import MINUTE_MS, Interval, MinutePiece, split_minutes
+from holdfast.core.ledger.split_lease import MINUTE_MS, Interval, MinutePiece, split_minutes
 from holdfast.core.ledger.values import LedgerName
 from holdfast.core.states import HostState
 

@@ -26,8 +26,8 @@ _LENGTHS: dict[Step, timedelta] = {
 
 
 class TimePart(msgspec.Struct, frozen=True):
-    """A stretch of time that is read from the rows of one step. place: between which cuts of its span
-    it lies, as the number of those before it."""
+    """A stretch of time that is read from the rows of one step. place: the number of the span's
+    cuts before this part."""
 
     step: Step
     since: datetime
@@ -36,13 +36,14 @@ class TimePart(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """From when on minutes and hours are kept; the days before that are kept alone."""
+    """The times since which minutes and hours are kept; of earlier times only days are kept."""
 
     minutes_from: datetime
     hours_from: datetime
 
     def find_step(self, at: datetime) -> Step:
-        """Return the shortest stretches that are kept of an instant."""
+        """Return the length of the shortest rows that are kept of an instant: a minute, an hour or
+        a day."""
         if at >= self.minutes_from:
             return "minute"
         return "hour" if at >= self.hours_from else "day"

@@ -140,7 +140,7 @@ def _move(ms: dict[str, int], names: tuple[LedgerName, ...], to: LedgerName) -> 
 def name_now(
     *, began: bool, stopping: bool, beaten: bool, sections: tuple[str, ...], idle: bool
 ) -> LedgerName:
-    """Return what a task spends its time on, by precedence.
+    """Return the name of what a task spends its time on, the first in precedence.
 
     began: its own program runs. stopping: it was told to stop. sections: the names of the sections
     that it is in. idle: its GPUs were read, and did nothing.

@@ -68,7 +68,7 @@ def hash_text(text: bytes) -> list[int]:
 
 
 def may_hold(bloom: bytes | None, hashes: list[int]) -> bool:
-    """Return whether a text with these `hash_text` may end in a chunk."""
+    """Return whether a text may end in a chunk. bits: the text's `hash_text`."""
     if bloom is None:
         return True
     bits = 8 * len(bloom)

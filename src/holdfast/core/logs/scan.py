@@ -22,9 +22,9 @@ The text is UTF-8."""
 
 
 class FoundLine(NamedTuple):
-    """A line that matches, or that stands beside one. offset: where the line begins in the stream.
-    data: the line without its end, or the part of it that is told. cut: bytes that are not told,
-    at the least where the line has not ended. start, end: the match within `data`."""
+    """A line that matches, or that stands beside a line that matches. offset: where the line begins
+    in the stream. data: the line without its end, or the part of it that is told. cut: bytes that
+    are not told, at the least where the line has not ended. start, end: the match within `data`."""
 
     offset: int
     data: bytes
@@ -162,8 +162,8 @@ class Scanner:
         return prior
 
     def _pass_by(self, raw: bytes, begin: int, low: int, high: int) -> list[FoundLine]:
-        """Return those of the lines in `raw[low:high]` that stand after a match; keep the last, which
-        may stand before one."""
+        """Return the lines in `raw[low:high]` that stand after a match; keep the last lines, which
+        may stand before the next match."""
         if not self._context:
             return []
         told = []

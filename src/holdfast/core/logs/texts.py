@@ -30,7 +30,8 @@ _NOTHING = _Part(frozenset([""]), None)
 
 
 class _NotRead(Exception):
-    """The pattern says something of which this module is not certain."""
+    """Raised where a pattern holds a construct whose meaning this module does not know for
+    certain."""
 
 
 def find_texts(pattern: str, *, ignore_case: bool = False) -> list[bytes]:
@@ -64,7 +65,7 @@ def _best_needs(part: _Part) -> Texts | None:
 
 
 def _join(parts: list[_Part]) -> _Part:
-    """Return the part that is these parts in a row."""
+    """Return the part of a pattern that these parts make in a row."""
     exact: Texts | None = frozenset([""])
     needs: Texts | None = None
     run: Texts = frozenset([""])

@@ -15,10 +15,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from holdfast.core.placement.losses import Loss, weigh_jobs
 from holdfast.core.placement.ranks import say_names
 from holdfast.core.placement.room import Chosen, HostRoom, Room, choose_hosts, count_fitting
 from holdfast.core.placement.types import Candidate, RunningTask, TaskPlacement
+from holdfast.core.placement.unsaved import UnsavedWork, weigh_jobs
 
 DRAIN_SECONDS = 60.0
 """The time within which a task that is being stopped is expected to have ended. With a notice it is
@@ -41,7 +41,7 @@ class Holds:
         return len(self._holds)
 
     @cached_property
-    def losses(self) -> dict[str, Loss]:
+    def losses(self) -> dict[str, UnsavedWork]:
         """Return job id → what each running job would lose if it were stopped."""
         return weigh_jobs(self.running)
 
@@ -53,7 +53,7 @@ class Holds:
                 tasks = min(tasks, count_fitting(job, spare, tasks))
         return tasks
 
-    def take(self, job: Candidate, tasks: Iterable[TaskPlacement]) -> None:
+    def use_spare(self, job: Candidate, tasks: Iterable[TaskPlacement]) -> None:
         """Note a placement: a job that outlives a hold uses up its spare room."""
         outlived = [hold for hold in self._holds if not hold.sees_end_of(job, 0.0)]
         if outlived:
@@ -148,7 +148,7 @@ class Holds:
         self._holds.append(_Hold(at, need, spare))
 
     def _edges(self, job: Candidate) -> list[float]:
-        """Return the times at which the holds for others change for this job."""
+        """Return the times at which the room that is held for other jobs changes for this job."""
         limit = job.span_seconds
         times = {hold.at for hold in self._holds}
         if limit is not None:

@@ -75,7 +75,7 @@ class _Quotas:
             return f"{has}, and it needs {gpus} (quota_gpus)"
         return None
 
-    def take(self, job: Candidate) -> None:
+    def count_job(self, job: Candidate) -> None:
         if job.project in self._jobs:
             self._jobs[job.project] -= 1
         if job.project in self._gpus:
@@ -173,7 +173,7 @@ class _Admission:
             self._full[shape] = min(job.tasks, self._full.get(shape, job.tasks))
             self._refuse(job)
             return
-        self._holds.take(job, tasks)
+        self._holds.use_spare(job, tasks)
         self._needs_running = self._needs_running or self._passed_over
         if job.member is not None:
             seat = msgspec.structs.replace(tasks[0], rank=job.member)
@@ -182,8 +182,8 @@ class _Admission:
         self._placements.append(place_job(job, tasks))
         if job.queue in self._left:
             self._left[job.queue] -= 1
-        self._quotas.take(job)
-        self._shares.take(job)
+        self._quotas.count_job(job)
+        self._shares.count_job(job)
 
     def _refuse_by_limit(self, job: Candidate) -> str | None:
         if self._left.get(job.queue, 1) <= 0:
@@ -226,8 +226,8 @@ class _Admission:
         self._refusals[job.job_id] = held
 
     def _make_room(self, job: Candidate, *, may_preempt: bool, may_reclaim: bool) -> None:
-        """Choose jobs to stop for `job`, none where those being stopped already make room
-        (ADMIT-5)."""
+        """Choose jobs to stop for `job`, none where the jobs that are being stopped already make
+        room (ADMIT-5)."""
         ground, holds, shares = Ground(job, self._holds), self._holds, self._shares
         victims: tuple[str, ...] = ()
         reclaims = False
@@ -251,7 +251,7 @@ class _Admission:
             self._vain.clear()  # once these have ended, room may be found for such shapes
             self._reach.clear()
         if victims or ground.fits:
-            shares.take(job)  # else the project's next job would reclaim the same share
+            shares.count_job(job)  # else the project's next job would reclaim the same share
 
     def _say_no_room(self, job: Candidate) -> str:
         key = (shape_of(job), job.tasks, self._room.version, job.span_seconds is None)

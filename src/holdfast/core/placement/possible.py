@@ -5,15 +5,15 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.gpus import Gpu
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import carries, is_eligible, serves
 from holdfast.core.placement.plan import describe_need
 from holdfast.core.placement.types import Candidate
 
 
-class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole size of a host, busy or not, or of a pool's offer, of which `count` may be rented.
-    pool: the offer's pool, "" for a host. Present hosts of a pool are counted in its offers
-    only."""
+class HostShape(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole size of a host, busy or not, or of a pool's offer. count: how many hosts of this
+    shape there may be; a pool's present hosts are part of the count of its offer and stand nowhere
+    else. pool: the offer's pool, "" for a host."""
 
     name: str
     queues: frozenset[str]
@@ -25,11 +25,11 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1
 
 
-def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
+def find_impossible(job: Candidate, sizes: Sequence[HostShape]) -> str | None:
     """Return why no known host could ever run one task of `job`, or None."""
-    if any(_serves(job, size) and count_tasks(job, size) for size in sizes):
+    if any(serves(size.queues, job.queue) and count_tasks(job, size) for size in sizes):
         return None
-    serving = [size for size in sizes if _serves(job, size)]
+    serving = [size for size in sizes if serves(size.queues, job.queue)]
     if not serving:
         return None  # no host serves the queue *yet*, which `foresee` reports
     gpus, slots = max(len(s.gpus) for s in serving), max(s.cpu_slots for s in serving)
@@ -41,12 +41,12 @@ def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
     )
 
 
-def foresee(job: Candidate, sizes: Sequence[Size]) -> str | None:
+def foresee(job: Candidate, sizes: Sequence[HostShape]) -> str | None:
     """Return why a job that could run somewhere cannot with the hosts and pools as they are, or None:
     it waits until another host joins, which its user may not know."""
     if count_all_tasks(job, sizes) >= job.tasks:
         return None
-    serving = [size for size in sizes if _serves(job, size)]
+    serving = [size for size in sizes if serves(size.queues, job.queue)]
     if not serving:
         return f"no host serves queue {job.queue} now, so it waits until one does"
     labelled = [size for size in serving if carries(size.labels, job.host_labels)]
@@ -67,7 +67,7 @@ def foresee(job: Candidate, sizes: Sequence[Size]) -> str | None:
     )
 
 
-def count_tasks(job: Candidate, size: Size) -> int:
+def count_tasks(job: Candidate, size: HostShape) -> int:
     """Return how many tasks of the job one host of the size holds, when it is idle."""
     needs = (
         (job.cpu_slots, size.cpu_slots),
@@ -77,13 +77,13 @@ def count_tasks(job: Candidate, size: Size) -> int:
     return min([job.tasks, *(have // want for want, have in needs if want)])
 
 
-def count_all_tasks(job: Candidate, sizes: Sequence[Size]) -> int:
+def count_all_tasks(job: Candidate, sizes: Sequence[HostShape]) -> int:
     """Return how many tasks of the job all eligible hosts and pools together hold when idle, at
     most as many as the job has. A pool counts as if it rented only its best offer."""
     offers: dict[str, int] = {}
     own = 0
     for size in sizes:
-        if not _serves(job, size) or not carries(size.labels, job.host_labels):
+        if not is_eligible(size, job.queue, job.host_labels):
             continue
         held = size.count * count_tasks(job, size)
         if size.pool:
@@ -93,7 +93,3 @@ def count_all_tasks(job: Candidate, sizes: Sequence[Size]) -> int:
         if own + sum(offers.values()) >= job.tasks:
             return job.tasks
     return own + sum(offers.values())
-
-
-def _serves(job: Candidate, size: Size) -> bool:
-    return not size.queues or job.queue in size.queues

@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from holdfast.core.placement.losses import Loss
+from holdfast.core.placement.unsaved import UnsavedWork
 
 _PREEMPTED = re.compile(r"preempted by job (\S+) of priority (\d+)")
 _RECLAIMED = re.compile(
@@ -27,23 +27,25 @@ class Winner(msgspec.Struct, frozen=True, kw_only=True):
     project: str | None = None
 
 
-def say_preempted(winner: str, priority: int, own_priority: int, loss: Loss | None = None) -> str:
+def say_preempted(
+    winner: str, priority: int, own_priority: int, loss: UnsavedWork | None = None
+) -> str:
     """Return why a job of `own_priority` is stopped for the job `winner`."""
     by = f"preempted by job {winner} of priority {priority} (this one has {own_priority})"
     return f"{by}{_say_weighed(loss)}"
 
 
-def say_reclaimed(winner: str, project: str, borrower: str, loss: Loss | None = None) -> str:
+def say_reclaimed(winner: str, project: str, borrower: str, loss: UnsavedWork | None = None) -> str:
     """Return why a job of the project `borrower` is stopped for the job `winner`."""
     back = f"it gives back what project {borrower} borrowed, to job {winner} of project {project}"
     return f"{back}, which asks for its share{_say_weighed(loss)}"
 
 
-def _say_weighed(loss: Loss | None) -> str:
-    return "" if loss is None else f"{_WEIGHED}{say_loss(loss)}"
+def _say_weighed(loss: UnsavedWork | None) -> str:
+    return "" if loss is None else f"{_WEIGHED}{say_unsaved(loss)}"
 
 
-def say_loss(loss: Loss) -> str:
+def say_unsaved(loss: UnsavedWork) -> str:
     """Return what a job loses by a stop, and how that is known (UNSAVED-1, UNSAVED-2)."""
     lost = f"{say_seconds(loss.gpu_seconds, 'GPU')}"
     if not loss.gpu_seconds:

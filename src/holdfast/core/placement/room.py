@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import is_eligible
 from holdfast.core.placement.types import Candidate, Capacity, TaskPlacement
 from holdfast.core.spec import MAX_TASKS
 
@@ -53,11 +53,9 @@ class Kind:
     def serves(self, job: Candidate) -> bool:
         """Return whether these hosts serve the job's queue, carry the labels it asks for and have
         its container runtime. A job may still bar some of them."""
-        capacity = self._capacity
-        if job.runtime and job.runtime in capacity.lacking:
-            return False
-        return (not capacity.queues or job.queue in capacity.queues) and carries(
-            capacity.labels, job.host_labels
+        has = self._capacity
+        return is_eligible(
+            has, job.queue, job.host_labels, lacking=has.lacking, runtime=job.runtime
         )
 
 
@@ -80,7 +78,7 @@ class HostRoom:
         """Return a copy of the free room to count with: [CPU slots, bytes of memory, devices]."""
         return list(self.free)
 
-    def take(self, job: Candidate, tasks: int) -> list[tuple[int, ...]]:
+    def reserve_tasks(self, job: Candidate, tasks: int) -> list[tuple[int, ...]]:
         """Reserve the room of `tasks` tasks; return the devices of each, the lowest free ones."""
         alike = self.kind.free
         alike[self.free] -= 1
@@ -113,8 +111,8 @@ def count_fitting(job: Candidate, room: Sequence[int], limit: int) -> int:
 class _Serving:
     """The hosts that serve some shapes of jobs, and the number of tasks of these that fit on them.
 
-    Shapes with the same needs on the same hosts share one, such as shapes of different queues that
-    all hosts serve.
+    Shapes with the same needs on the same hosts share one `_Serving`, such as shapes of different
+    queues that all hosts serve.
     """
 
     __slots__ = ("_job", "_kinds", "_seen", "_total", "hosts", "open")
@@ -235,7 +233,7 @@ class Room:
         for host, count in chosen:
             before = host.free
             host_id, incarnation = host.host_id, host.capacity.incarnation
-            taken = host.take(job, count)
+            taken = host.reserve_tasks(job, count)
             each = 1 if job.gpus else count
             for first, devices in enumerate(taken if job.gpus else taken[:1], rank):
                 tasks.append(

@@ -42,7 +42,7 @@ class Shares:
         loan, size = (job.project, job.gpus > 0), _size_of(job)
         return self._held[loan] + size <= self._own.get(loan, 0)
 
-    def take(self, job: Candidate) -> None:
+    def count_job(self, job: Candidate) -> None:
         """Count a job that starts, or that room is being made for."""
         if self._own:
             self._held[job.project, job.gpus > 0] += _size_of(job)

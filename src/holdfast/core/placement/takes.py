@@ -48,7 +48,7 @@ class TakeTerms(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool
 
 
-class Alike(msgspec.Struct, frozen=True):
+class AlikeGroup(msgspec.Struct, frozen=True):
     """Queued jobs that follow each other and differ only in their ids and epochs, so that hundreds
     are planned in one step.
 
@@ -59,18 +59,18 @@ class Alike(msgspec.Struct, frozen=True):
     ids: Sequence[str]
     epochs: Sequence[int]
 
-    def split(self, count: int) -> tuple["Alike", "Alike"]:
+    def split(self, count: int) -> tuple["AlikeGroup", "AlikeGroup"]:
         """Return the first `count` candidates of the group, and the others."""
         return (
-            Alike(self.job, self.ids[:count], self.epochs[:count]),
-            Alike(self.job, self.ids[count:], self.epochs[count:]),
+            AlikeGroup(self.job, self.ids[:count], self.epochs[:count]),
+            AlikeGroup(self.job, self.ids[count:], self.epochs[count:]),
         )
 
 
 class Taken(msgspec.Struct, frozen=True, kw_only=True):
     """Alike jobs that one host takes, with the devices of each."""
 
-    jobs: Alike
+    jobs: AlikeGroup
     host_id: str
     incarnation: str
     devices: Sequence[tuple[int, ...]]
@@ -89,11 +89,12 @@ class Takes(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(placement for taken in self.taken for placement in _list_placements(taken))
 
 
-def group_alike(candidates: Sequence[Candidate]) -> list[Alike]:
+def group_alike(candidates: Sequence[Candidate]) -> list[AlikeGroup]:
     """Return candidates in their order, with alike neighbours as one group."""
     groups = (list(group) for _, group in groupby(candidates, key=_describe))
     return [
-        Alike(group[0], [j.job_id for j in group], [j.epoch for j in group]) for group in groups
+        AlikeGroup(group[0], [j.job_id for j in group], [j.epoch for j in group])
+        for group in groups
     ]
 
 
@@ -102,15 +103,15 @@ def _describe(job: Candidate) -> Candidate:
 
 
 def plan_takes(
-    candidates: Sequence[Alike],
+    candidates: Sequence[AlikeGroup],
     hosts: Sequence[Capacity],
     terms: TakeTerms,
     passed: Collection[str],
     *,
     cut: bool,
 ) -> Takes:
-    """Let each host take from `candidates`, which stand in the order of admission. How they are
-    grouped makes no difference.
+    """Let each host take from `candidates`, which stand in the order of admission. The grouping of
+    the candidates makes no difference.
 
     passed: ids of jobs that the leader has just passed over; empty where it held room back for a
     job. cut: the list of candidates was cut, so more may wait.
@@ -128,12 +129,12 @@ def plan_takes(
 
 
 def _take_for(
-    host: HostRoom, left: Sequence[Alike], terms: TakeTerms, passed: Collection[str]
-) -> tuple[list[Taken], list[Alike], bool]:
+    host: HostRoom, left: Sequence[AlikeGroup], terms: TakeTerms, passed: Collection[str]
+) -> tuple[list[Taken], list[AlikeGroup], bool]:
     """Return the jobs that one host takes, the jobs that it leaves, and whether one of the latter
     is a job that it serves and must not overtake (TAKE-2)."""
     taken: list[Taken] = []
-    rest: list[Alike] = []
+    rest: list[AlikeGroup] = []
     waiting = False
     for at, group in enumerate(left):
         job, plain = group.job, _is_plain(group.job, terms.ttls)
@@ -179,12 +180,12 @@ def _count_fitting(job: Candidate, host: HostRoom, limit: int) -> int:
     return 0 if host.host_id in job.avoid_hosts else count_fitting(job, host.free, limit)
 
 
-def _take(jobs: Alike, host: HostRoom) -> Taken:
+def _take(jobs: AlikeGroup, host: HostRoom) -> Taken:
     return Taken(
         jobs=jobs,
         host_id=host.host_id,
         incarnation=host.capacity.incarnation,
-        devices=host.take(jobs.job, len(jobs.ids)),
+        devices=host.reserve_tasks(jobs.job, len(jobs.ids)),
     )
 
 

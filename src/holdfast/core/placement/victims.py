@@ -1,5 +1,5 @@
 """The jobs that another may replace, because it is more important or within its project's share:
-those of them whose stop costs least.
+and among these the jobs whose stop costs least.
 
 COST-1  The most important of the jobs that are stopped is as unimportant as possible, because a
         stopped job that is more important than a spared one would stop that one in its turn, and
@@ -16,10 +16,10 @@ from itertools import combinations
 from math import comb, fsum
 
 from holdfast.core.placement.holds import DRAIN_SECONDS, Amount, Holds, give
-from holdfast.core.placement.losses import find_ran
 from holdfast.core.placement.room import count_fitting
 from holdfast.core.placement.shares import Shares
 from holdfast.core.placement.types import Candidate, RunningTask
+from holdfast.core.placement.unsaved import find_ran
 
 MAX_VICTIMS = 256
 """Most running jobs that a preemption considers: the least important that lose least."""
@@ -147,7 +147,7 @@ priorities, and how long its jobs ran together."""
 
 
 class _Search:
-    """The search for jobs whose ends make room for one."""
+    """The search for jobs whose ends make room for a more important job."""
 
     def __init__(self, job: Candidate, ground: Ground, holds: Holds) -> None:
         self.ground = ground

@@ -45,7 +45,8 @@ class StepMeter:
         self.longest_seconds = 0.0
 
     def beat(self, at: float, step: int) -> None:
-        """Take a step at the instant `at`, which is no earlier than the last one."""
+        """Note a step at the instant `at`, which is no earlier than the instant of the step
+        before."""
         last = self._seen[-1] if self._seen else None
         if last is not None and step == last.step:
             return

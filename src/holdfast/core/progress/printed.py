@@ -20,8 +20,8 @@ _COUNTER = re.compile(b"|".join((_SHARE, _PERCENT, _STEP)))
 
 
 class PrintedCounter(msgspec.Struct, frozen=True):
-    """The counters of the last line that has any. mark: a number that differs where they do. ended:
-    one of them reached its end, and none of them goes on."""
+    """The counters of the last line that has any. mark: a number that differs where the counters
+    differ. ended: one of the counters reached its end, and none of them goes on."""
 
     mark: int
     ended: bool

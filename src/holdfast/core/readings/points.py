@@ -1,4 +1,4 @@
-"""How long the points of an answer are, so that no answer is too large. Pure."""
+"""Choose how much time each point of an answer stands for, so that no answer is too large. Pure."""
 
 import math
 from typing import Literal
@@ -12,8 +12,8 @@ _STEPS: dict[Step, int] = {"minute": 60, "hour": 3600}
 
 
 def choose_point_seconds(step: Step, seconds: float, ranks: int) -> int:
-    """Return the length of a point: the step, or as many steps as keep the points of all ranks
-    within `MAX_POINTS`."""
+    """Return the seconds that a point stands for: one step, or as many steps as keep the points of
+    all ranks within `MAX_POINTS`."""
     length = _STEPS[step]
     steps = math.ceil(seconds / length) * max(1, ranks)
     return length * max(1, math.ceil(steps / MAX_POINTS))

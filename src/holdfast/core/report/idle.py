@@ -90,7 +90,7 @@ class IdleLook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Then(StrEnum):
-    """The next act about a job whose GPUs idle."""
+    """The next act for a job whose GPUs idle: nothing, a notice to people, or a stop."""
 
     KEEP = "keep"
     TELL = "tell"

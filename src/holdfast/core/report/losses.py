@@ -80,8 +80,8 @@ _MENDS: Mapping[LedgerName, tuple[str, str]] = {
 
 class LossLine(Record, frozen=True, kw_only=True):
     """One loss. hours: hours × devices. usd: what they cost, None without a price. sentence: the
-    hours, their cause and what would mend it. saved_hours: what that would have saved at least, None
-    where no arithmetic tells. job_id: the job that lost them; "" where many did."""
+    hours, their cause and what would mend it. saved_hours: what that would have saved at least,
+    None where the figures prove no saving. job_id: the job that lost them; "" where many did."""
 
     hours: float
     sentence: str

@@ -23,8 +23,8 @@ _UNMEASURED = (LedgerName.UNMEASURED_BUSY, LedgerName.UNMEASURED_IDLE)
 
 
 class ReportRow(Record, frozen=True, kw_only=True):
-    """One line. key: a text for each field that the report is told by. name: the name of the job, in
-    a line of a job.
+    """One line of a report. key: a text for each field that the report is told by. name: the name
+    of the job, in a line of a job.
 
     hours: hours × devices that jobs held, in all, and by_name by what they were spent on;
     idle_hours: hours that no job held, by name. goodput: the part of measured hours that was kept,

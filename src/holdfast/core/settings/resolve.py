@@ -137,8 +137,8 @@ def layer_from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
 
 
 def resolve(name: str, layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Effective:
-    """Return the value in force: that of the first (strongest) layer with the name, or the
-    default; of a switch whose `off` wins, the off of the widest layer that has it off."""
+    """Return the value in force: that of the first (strongest) layer with the name, or the default;
+    for a switch whose `off` wins, the widest layer that sets it to off."""
     if SETTINGS[name].off_wins:
         for source, layer in reversed(layers):
             if layer.get(name) is False:

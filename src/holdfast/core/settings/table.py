@@ -45,7 +45,7 @@ _ALL = (
     # watchdogs
     Setting("time_limit_seconds", "seconds", None,
             "wall clock an attempt or a call may take; where no layer sets it, a job has no limit, and a call has "
-            "that of calls in its queue (`holdfast tasks show`)",
+            "that of calls in its queue (`holdfast calls show`)",
             low=0.05, high=366 * _DAY, may_be_off=True, layer="queue or project"),
     Setting("stall_watch", "bool", True, "watch for beats that stop"),
     Setting("stall_timeout_seconds", "seconds", 120.0,
@@ -309,13 +309,6 @@ _ALL = (
 )
 # fmt: on
 SETTINGS: Mapping[str, Setting] = {s.name: s for s in _ALL}
-
-RENAMED: Mapping[str, str] = {
-    "io_moving_mb": "io_moving_mb_per_second",
-    "cpu_memory_moving_mb": "memory_moving_mb_per_second",
-}
-"""Name of a setting of an earlier version → the setting that replaced it, whose value means
-something else."""
 
 BUILTIN_QUEUES: Mapping[str, Mapping[str, Value]] = {"cpu": {}, "gpu": {}}
 """The queues a new cluster starts with, and their settings."""

@@ -53,15 +53,15 @@ class ChecksumRing:
             self._kept = [one for one in self._kept if one.step % stride == 0]
             stride *= 2
 
-    def take(self) -> list[StepChecksum]:
-        """Return them, and forget them."""
+    def take_checksums(self) -> list[StepChecksum]:
+        """Return the checksums that are not told yet, and forget them."""
         kept = self._kept[-MAX_TOLD:]
         self._told, self._kept = self.list_last(), []
         return kept
 
     def list_last(self) -> list[StepChecksum]:
-        """Return the newest, for the report of an end, also those that were told: the sync that told
-        them may have been cut, and the report itself is sent until it is acknowledged."""
+        """Return the newest checksums for the report of the rank's end, told ones too, because the
+        sync that told them may have been lost, and the report is sent until it is acknowledged."""
         return [*self._told, *self._kept][-MAX_TOLD:]
 
 
@@ -88,8 +88,11 @@ class Agreement:
         """Return the checksum that all ranks had at a step, None where it is not known."""
         return self._alike.get(step)
 
-    def take(self, rank: int, checksums: Sequence[StepChecksum], ranks: int) -> Disagreement | None:
-        """Take what a rank told; return the first disagreement of the gang of `ranks` ranks."""
+    def compare_checksums(
+        self, rank: int, checksums: Sequence[StepChecksum], ranks: int
+    ) -> Disagreement | None:
+        """Add the checksums that a rank told; return the first disagreement of the gang of `ranks`
+        ranks."""
         for told in checksums:
             if self._over:
                 return None

@@ -23,9 +23,9 @@ class HostClock:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, float, float]] = deque(maxlen=KEPT)
 
-    def note(self, heard_at: float, sent_at: float, round_trip: float | None) -> None:
-        """Note a sync that the host sent at `sent_at` of its clock. round_trip: the shortest one
-        that the host has measured."""
+    def note_sync(self, heard_at: float, sent_at: float, round_trip: float | None) -> None:
+        """Note a sync that the host sent at `sent_at` of its clock. round_trip: the shortest time
+        of a sync and its answer that the host has measured."""
         if self._seen and sent_at < self._seen[-1][1]:
             self._seen.clear()  # it was started anew
         self._seen.append((heard_at, sent_at, 1.0 if round_trip is None else round_trip))

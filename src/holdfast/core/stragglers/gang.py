@@ -40,7 +40,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
     @property
     def steps(self) -> int:
-        """Return how many steps it has."""
+        """Return how many steps the chunk has."""
         return self.last_step - self.first_step
 
 
@@ -91,7 +91,7 @@ class GangPace:
         self._start: int | None = None
         self.chunks: deque[Chunk] = deque(maxlen=MAX_CHUNKS)
 
-    def take(
+    def add_blocks(
         self, rank: int, blocks: Sequence[PaceBlock], now: float, sent_at: float, error: float
     ) -> None:
         """Take a rank's blocks, which came at `now`. sent_at: when the rank's host sent them, on the
@@ -128,7 +128,7 @@ class GangPace:
                 yield chunk
 
     def _drop_done(self, end: int) -> None:
-        """Drop the blocks that no further chunk has a part of, but each rank's newest."""
+        """Drop the blocks that no further chunk needs, except the newest block of each rank."""
         for told in self._told.values():
             while len(told) > 1 and told[0].block.last_step <= end:
                 told.popleft()
@@ -149,8 +149,8 @@ class GangPace:
     def _compare(
         self, ranks: Sequence[int], begin: int, end: int
     ) -> tuple[Mapping[PaceMeasure, Mapping[int, float]], Mapping[int, tuple[float, float]]]:
-        """Return what each measure says of these steps, for measures that all ranks have, and when each
-        rank came to the last of them, and how wrong that may be."""
+        """Return the value of each measure that all ranks have over these steps, the instant at
+        which each rank came to the last step, and how wrong that instant may be."""
         owns, steps, cpus = dict[int, float](), dict[int, float](), dict[int, float]()
         arrived: dict[int, tuple[float, float]] = {}
         for rank in ranks:

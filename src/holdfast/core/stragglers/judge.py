@@ -88,14 +88,14 @@ class GangJudge:
         """Return the ranks that are slow now."""
         return list(self._slow.values())
 
-    def take(
+    def add_blocks(
         self, rank: int, blocks: Sequence[PaceBlock], now: float, sent_at: float, error: float
     ) -> None:
-        """Take what a rank's agent told (see `GangPace.take`)."""
-        self._pace.take(rank, blocks, now, sent_at, error)
+        """Add the blocks that a rank's agent told (see `GangPace.add_blocks`)."""
+        self._pace.add_blocks(rank, blocks, now, sent_at, error)
 
     def judge(self, now: float) -> list[Finding]:
-        """Return what is found out since the last call."""
+        """Return the findings about the gang since the last call."""
         found: list[Finding] = []
         for _ in self._pace.advance(now):
             found += self._look()
@@ -321,7 +321,7 @@ def _mean(logs: Iterable[float]) -> float:
 
 
 def _find_slowed(chunks: Sequence[Chunk]) -> GangSlowed | None:
-    """Return that the gang's steps became slower, if so (SLOW-4)."""
+    """Return the finding that the gang's steps became slower; None where they did not (SLOW-4)."""
     walls = [chunk.wall for chunk in chunks]
     steps, count = 0, 0
     for chunk in reversed(chunks):

@@ -13,8 +13,8 @@ Act = Literal["", "blame", "replace", "restart"]
 
 
 class SuspectRecord(Record, frozen=True, kw_only=True):
-    """The evidence about one rank of an attempt, or about the whole gang (`rank` is None then). Only
-    that of kind "still" is also of jobs of one task.
+    """The evidence about one rank of an attempt, or about the whole gang (`rank` is None then). A
+    record of kind "still" may also be about a job of one task.
 
     step: the step at which it was found. message: the sentence. evidence: the figures. ended_at: when
     the rank kept up, or its work moved, again.

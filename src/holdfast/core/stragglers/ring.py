@@ -67,7 +67,8 @@ class PaceRing:
         self._skipped = False
 
     def beat(self, at: float, step: int, waited: float | None = None) -> bool:
-        """Take a beat at the instant `at`; return True if a block is full, so that `end` is called.
+        """Note a beat at the instant `at`; return True if a block is full, after which the caller
+        calls `end`.
 
         waited: seconds that the rank has waited for others since its start, as far as the job says.
         """
@@ -107,7 +108,7 @@ class PaceRing:
             del self._used[:-MAX_BEATS]
 
     def skip(self) -> None:
-        """Leave the present block out, because a section is open."""
+        """Drop the present block, because a section is open."""
         self._skipped = True
 
     def end(self) -> None:
@@ -138,7 +139,7 @@ class PaceRing:
             self._length //= 2
         self._begin(step, at)
 
-    def take(self, now: float) -> list[PaceBlock]:
+    def take_blocks(self, now: float) -> list[PaceBlock]:
         """Return the blocks that were not told yet, with their ages, and forget them."""
         if not self._ended:
             return []

@@ -46,7 +46,7 @@ def read_pace(text: str) -> list[PaceBlock]:
 
 
 class PaceMeasure(StrEnum):
-    """The measures by which ranks are compared, the best evidence first."""
+    """The measures by which ranks are compared, in the order of how much they prove."""
 
     OWN = "own"  # the step without the wait that the job measured
     STEP = "step"  # the whole step: tells where ranks do not wait for each other

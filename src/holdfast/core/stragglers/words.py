@@ -83,8 +83,8 @@ def say_rerun(
 
 
 def say_readings(gpus: Sequence[GpuTelemetry], strain: str) -> str:
-    """Return what was read last of a host that may make its ranks slow; "" where nothing was.
-    strain: of the host itself."""
+    """Return the newest readings of a host that may explain why its ranks are slow, as a sentence;
+    "" without any. strain: the sentence about the host itself."""
     words = [strain] if strain else []
     words += [f"GPU {gpu.index}: {gpu.strain}" for gpu in gpus if gpu.strain][:_SHOWN]
     if words:

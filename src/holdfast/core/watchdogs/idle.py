@@ -91,7 +91,8 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
     def sample(
         self, reading: Reading, settings: WatchSettings, gpus: int, owns_whole_box: bool
     ) -> Idle:
-        """Take a reading: whether there was work since the one before."""
+        """Note a reading of the task, which shows whether there was work since the reading
+        before."""
         if settings.idle_timeout_seconds is None or self.started_at is None:
             return self
         fresh = open_window(reading, gpus, owns_whole_box)
@@ -113,7 +114,8 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
         return last + min(_SAMPLE_SECONDS, timeout / _SAMPLES)
 
     def check(self, now: float, settings: WatchSettings) -> tuple[Idle, Trip | LeavingSoon | None]:
-        """Decide; return the next state, and the verdict."""
+        """Decide whether the job goes on; return the next state of the watchdog, and the
+        verdict."""
         timeout = settings.idle_timeout_seconds
         if timeout is None or self.started_at is None:
             return self, None

@@ -182,7 +182,8 @@ def _grow(before: float | None, now: float | None) -> float | None:
 
 
 def _take(window: SignalWindow, reading: Reading, gpus: int, owns_whole_box: bool) -> SignalWindow:
-    """Add the values of one reading, without the rates between it and the one before."""
+    """Add the values of one reading, without the rates between this reading and the reading
+    before."""
     seen = [g for g in reading.gpus if owns_whole_box or not g.box_wide]  # SIGNAL-2
     gpu_known = window.gpu_known and len({g.index for g in seen}) >= gpus
     peak, memory, total = window.gpu_percent, dict(window.gpu_memory), 0.0

@@ -50,7 +50,7 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     def move(
         self, at: float | None, longest_seconds: float, what: str
     ) -> tuple[Standstill, list[Verdict]]:
-        """Note when the work last moved; None where nothing can be said of it any more."""
+        """Note when the work last moved; None where its progress can no longer be seen."""
         if at == self.moved_at:
             return self, []
         moved = Standstill(moved_at=at, longest_seconds=longest_seconds, what=what)

@@ -111,7 +111,7 @@ class TaskWatch:
 
     @property
     def last_beat(self) -> LastBeat | None:
-        """Return the last beat, None before the first."""
+        """Return the task's last beat, None before the first."""
         return self._state.last_beat
 
     @property
@@ -247,7 +247,7 @@ class TaskWatch:
             self._set(last_beat=LastBeat(at=now, step=step, total=total))
 
     def sample(self, now: float, reading: Reading, *, owns_whole_box: bool = False) -> None:
-        """Apply a reading; one that is late or was not asked for does no harm.
+        """Apply a reading of the task; a reading that is late or was not asked for does no harm.
 
         owns_whole_box: no other task and no foreign process uses this host's GPUs now (SIGNAL-2).
         """
@@ -279,7 +279,7 @@ class TaskWatch:
             self._said.append(trip)
 
     def excuse(self, until: float) -> None:
-        """Note that another rank's section excuses this one until the instant `until`
+        """Note that another rank's section excuses this rank's silence until the instant `until`
         (EXCUSE-1)."""
         self._excused_until = max(until, self._excused_until)
 

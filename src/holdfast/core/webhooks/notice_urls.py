@@ -3,7 +3,7 @@
 NOTICE-2  A URL may name no file and no second address: only the options of `_OPTIONS` are taken,
           because others make the library read a file of the controller (`template`), skip a
           certificate's check (`verify`) or keep data on its disk (`store`). Every connection is
-          judged again where it is made (`controller.notices.child`).
+          judged again where it is made (`controller.runtime.senders.notice_child`).
 """
 
 from __future__ import annotations

@@ -178,9 +178,9 @@ class BackOff(Record, frozen=True, kw_only=True):
 
 
 class Tried(Record, frozen=True, kw_only=True):
-    """The record of a try, written only while the delivery is pending. tries: number of tries, this
-    one included. delay_seconds: time until the next try. pause: why the hook is paused, if it
-    is."""
+    """The record of a try to deliver, written only while the delivery is pending. tries: number of
+    tries, this one included. delay_seconds: time until the next try. pause: why the hook is paused,
+    if it is."""
 
     delivery_id: str
     webhook_id: str
@@ -310,7 +310,8 @@ def make_headers(
 
 
 def back_off(policy: BackOff, tries: int, chance: float) -> float:
-    """Return the seconds until the next try, spread over a quarter of the doubled delay."""
+    """Return the seconds until the next try of a delivery, spread over a quarter of the doubled
+    delay."""
     base = min(policy.first_seconds * 2.0 ** min(max(tries, 1) - 1, 60), policy.ceiling_seconds)
     return base * (1.0 - JITTER_RATIO * chance)
 

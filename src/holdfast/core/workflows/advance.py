@@ -136,7 +136,7 @@ class Advance:
         self.events.append(FlowEvent(kind=f"workflow.{kind}", message=message, data=about | data))
 
     def move(self, node: NodeRow, event: NodeEvent, reason: str = "") -> None:
-        """Carry out one edge of the node's machine."""
+        """Apply an event to a node: change its state by one edge of the nodes' state machine."""
         was = node.state.terminal
         node.state = step(NODE, node.state, event)
         node.reason = reason[:MAX_REASON_CHARS]

@@ -1,4 +1,4 @@
-"""The check of a workflow at its submission, and the graph that comes of it. Pure."""
+"""Check a workflow at its submission, and make its graph. Pure."""
 
 from collections import deque
 from collections.abc import Sequence

@@ -119,7 +119,8 @@ def _resolve(value: Any, results: Mapping[str, Any]) -> Any:
 
 
 def look_into(value: Any, loaded: Mapping[str, Any]) -> Any:
-    """Return a value with its large results filled in. Raises ValidationError."""
+    """Return a value in which each reference to a large result is replaced by that result. Raises
+    ValidationError."""
 
     def find(large: LargeValue) -> Any:
         return follow_path(loaded[large.sha256], large.node, large.path)

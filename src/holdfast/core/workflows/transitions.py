@@ -17,8 +17,8 @@ from holdfast.core.transitions import Table, Transition
 from holdfast.core.workflows.values import NodeEvent, NodeState, RunEvent, RunState
 
 _to = Transition
-_FINISH, _FAIL = "advance._finish", "advance._fail"
-_CANCEL, _RESTART = "advance.cancel_run", "advance.restart_run"
+_FINISH, _FAIL = "write_run: advance._finish", "write_run: advance._fail"
+_CANCEL, _RESTART = "write_run: advance.cancel_run", "write_run: advance.restart_run"
 _R, _RE = RunState, RunEvent
 RUN: Table[RunState, RunEvent] = {
     (_R.RUNNING, _RE.SUCCEED): _to(_R.SUCCEEDED, "every node succeeded or was skipped", _FINISH),
@@ -41,7 +41,7 @@ RUN: Table[RunState, RunEvent] = {
     (_R.SUCCEEDED, _RE.RESTART): _to(_R.RUNNING, "a person asked, from a node on", _RESTART),
 }
 
-_MOVE = "Advance.move"
+_MOVE = "write_nodes"
 _N, _NE = NodeState, NodeEvent
 NODE: Table[NodeState, NodeEvent] = {
     (_N.WAITING, _NE.RELEASE): _to(_N.READY, "every parent is over", _MOVE),

@@ -1,7 +1,7 @@
-"""One exchange with executors: apply their reports, choose the calls that each gets next, and
-answer.
+"""Carry out one exchange with executors: apply their reports, choose the calls that each executor
+gets next, and answer.
 
-A store calls `take`, the moves' `judge` where it is needed, `choose`, `number` and `answer`, in
+A store calls `record_reports`, the moves' `judge` where it is needed, `choose`, `number` and `answer`, in
 this order. It reads the rows that each step needs, and writes the changes gathered in `moves`.
 """
 
@@ -105,7 +105,7 @@ class Exchange:
             for turn in turns
         ]
 
-    def take(self) -> None:
+    def record_reports(self) -> None:
         """Record every reported end, returned call and closing report."""
         for turn, mine, unheard in zip(self.turns, self._mine, self.unheard, strict=True):
             report = turn.report
@@ -218,7 +218,7 @@ def _list_open(batch: OpenBatch, asked: Ranges) -> list[tuple[int, int]]:
 
 def _as_placed(spec: FunctionSpec) -> FunctionSpec:
     """Return a declaration without its host labels, because they have done their work once a host
-    is chosen, and an agent of an earlier version does not know them."""
+    is chosen."""
     return msgspec.structs.replace(spec, host_labels={}) if spec.host_labels else spec
 
 

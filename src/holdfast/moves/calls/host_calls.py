@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
@@ -23,16 +23,3 @@ class HostCalls(msgspec.Struct, frozen=True):
             done, failed = done + (not end.error), failed + end.error
             seconds += end.seconds
         return HostCalls(done, failed, seconds)
-
-
-def sum_counts(
-    before: Mapping[str, HostCalls], more: Mapping[str, HostCalls]
-) -> dict[str, HostCalls]:
-    """Return the sum of two tables of counts by host."""
-    total = dict(before)
-    for host, calls in more.items():
-        old = total.get(host, HostCalls())
-        total[host] = HostCalls(
-            old.done + calls.done, old.failed + calls.failed, old.seconds + calls.seconds
-        )
-    return total

@@ -25,7 +25,7 @@ ABSENT = "its client went away before it had said how many there are"
 
 def no_set(set_id: str) -> NotFound:
     """Return the error for an unknown call set."""
-    return NotFound(f"there is no call set {set_id}; `holdfast tasks` lists them")
+    return NotFound(f"there is no call set {set_id}; `holdfast calls` lists them")
 
 
 def check_same(set_id: str, before: FunctionSpec | Mapping[str, Any], spec: FunctionSpec) -> None:

@@ -1,6 +1,5 @@
 """Decisions about pools, the same in both stores."""
 
-import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,7 +9,7 @@ import msgspec
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.gpus import Gpu
-from holdfast.core.placement.possible import Size
+from holdfast.core.placement.possible import HostShape
 from holdfast.errors import Conflict, NotFound
 from holdfast.moves.rows import NewEvent
 
@@ -49,11 +48,6 @@ def find_pause(paused_at: datetime | None, reason: str, deleted_at: datetime | N
     return None if paused_at is None or deleted_at is not None else reason
 
 
-def day_of(at: datetime) -> datetime:
-    """Return the midnight (UTC) before a time."""
-    return at.replace(hour=0, minute=0, second=0, microsecond=0)
-
-
 def cost_since(
     day: datetime,
     now: datetime,
@@ -72,7 +66,9 @@ def cost_since(
     return max(0.0, seconds) * usd_per_hour / 3600.0
 
 
-def list_offer_sizes(pools: Iterable[PoolSpec], seen: Mapping[tuple[str, str], int]) -> list[Size]:
+def list_offer_sizes(
+    pools: Iterable[PoolSpec], seen: Mapping[tuple[str, str], int]
+) -> list[HostShape]:
     """Return the sizes of the hosts that pools may rent. seen: (pool, offer) → the memory, in
     bytes, that a rented host of it reported."""
     return [
@@ -102,8 +98,8 @@ def learn_memory(spec: PoolSpec, seen: Mapping[tuple[str, str], int]) -> PoolSpe
     return msgspec.structs.replace(spec, offers=offers)
 
 
-def _offer_size(spec: PoolSpec, offer: Offer) -> Size:
-    return Size(
+def _offer_size(spec: PoolSpec, offer: Offer) -> HostShape:
+    return HostShape(
         name=f"{spec.name}/{offer.name}",
         labels=dict(spec.labels),
         pool=spec.name,
@@ -116,11 +112,6 @@ def _offer_size(spec: PoolSpec, offer: Offer) -> Size:
             for i in range(offer.gpus)
         ),
     )
-
-
-def seconds_since(now: datetime, then: datetime | None) -> float:
-    """Return the seconds from `then` to `now`, never below zero; infinity where it never was."""
-    return math.inf if then is None else max(0.0, (now - then).total_seconds())
 
 
 def seconds_until(now: datetime, then: datetime | None) -> float:

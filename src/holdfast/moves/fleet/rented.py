@@ -8,7 +8,7 @@ from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.gpus import Gpu
 from holdfast.core.preflight.facts import PreflightResult, check_facts
 from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
-from holdfast.core.transitions import HOST, INSTANCE, sources, step
+from holdfast.core.transitions import HOST, step
 from holdfast.errors import Forbidden
 from holdfast.moves.rows import NewEvent, Row
 
@@ -50,24 +50,6 @@ def check_registration(rental: RentedHost) -> HostState:
             code="host_given_up",
         )
     return step(HOST, rental.host, HostEvent.REGISTER)
-
-
-def take(state: InstanceState, event: InstanceEvent) -> InstanceState | None:
-    """Return the instance's state after `event`; None where its state does not accept the event,
-    because another move came first."""
-    found = INSTANCE.get((state, event))
-    return None if found is None else found[0]
-
-
-def take_host(state: HostState, event: HostEvent) -> HostState | None:
-    """Return the host's state after `event`; None where its state does not accept the event."""
-    return step(HOST, state, event) if state in sources(HOST, event) else None
-
-
-def gone_event(rental: RentedHost, event: InstanceEvent) -> HostEvent:
-    """Return the event for the host of a machine that is gone: its expected end, or a failure."""
-    wanted = rental.state is InstanceState.ENDING
-    return HostEvent.TERMINATE if wanted else HostEvent.FAIL
 
 
 def is_spawn_fault(rental: RentedHost, fault: HostFault) -> bool:

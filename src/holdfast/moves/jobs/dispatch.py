@@ -53,7 +53,8 @@ def dispatch_retry(m: Moves, job: JobRow) -> None:
 
 
 def dispatch_at_once(m: Moves, job: JobRow, switches: Switches) -> None:
-    """Queue a retry that is due already, unless a kill switch holds it; others wait for the loop."""
+    """Queue a retry that is due already, unless a kill switch holds it; a retry that is due later
+    waits for the leader's loop."""
     due = job.state is JobState.WAITING and job.wait_cause == BACK_OFF
     if due and (job.retry_at or m.now) <= m.now and switches.held_by(job.project) is None:
         dispatch_retry(m, job)

@@ -49,7 +49,7 @@ def may_seat(m: Moves, job: JobRow, placement: JobPlacement, room: RoomCheck) ->
     if len(waiting) != len(placement.tasks) or not waiting:
         return False
     need = waiting[0].gpus, waiting[0].cpu_slots, waiting[0].memory_bytes
-    return room.take(placement.tasks, need)
+    return room.reserve_job(placement.tasks, need)
 
 
 def list_avoided(

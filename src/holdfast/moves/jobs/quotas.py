@@ -181,7 +181,7 @@ class Allotment:
         enough = left.gpus is None or gpus == 0 or left.gpus >= gpus
         return enough and (left.jobs is None or left.jobs > 0)
 
-    def take(self, project: str, gpus: int) -> None:
+    def subtract_job(self, project: str, gpus: int) -> None:
         """Subtract an accepted job from the rest of its project's quota."""
         left = self._left.get(project)
         if left is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from holdfast.core.placement import eligible
 from holdfast.core.placement.plan import Capacity, TaskPlacement
 
 Need = tuple[int, int, int]
@@ -21,7 +22,7 @@ class RoomCheck:
         """Return the host's name."""
         return self._hosts[host_id].name
 
-    def take(self, places: Sequence[TaskPlacement], need: Need) -> bool:
+    def reserve_job(self, places: Sequence[TaskPlacement], need: Need) -> bool:
         """Reserve room for all tasks of a job or none, and return whether they fit, because two
         leaders must not place two tasks on one GPU."""
         gpus, slots, memory = need
@@ -57,8 +58,7 @@ def plan_headroom(limits: Mapping[str, int | None], live: Mapping[str, int]) -> 
     return {name: max(0, limit - live.get(name, 0)) for name, limit in limited}
 
 
-def serves(hosts: Sequence[Capacity]) -> Callable[[str], bool]:
+def find_served(hosts: Sequence[Capacity]) -> Callable[[str], bool]:
     """Return a predicate: whether any of `hosts` serves the queue of this name."""
-    every = any(not host.queues for host in hosts)
-    named = frozenset(name for host in hosts for name in host.queues)
-    return lambda name: every or name in named
+    kinds = {frozenset(host.queues) for host in hosts}
+    return lambda name: any(eligible.serves(queues, name) for queues in kinds)

@@ -7,10 +7,10 @@ import signal
 
 from holdfast.process import table as process_table
 from holdfast.process.endings.teller import Teller
-from holdfast.process.endings.telling import HALF, Tell
 from holdfast.process.groups import TaskGroup
 from holdfast.process.spawn import signal_group
 from holdfast.process.table import ProcessEntry
+from holdfast.process.telling import HALF, Tell
 from holdfast.process.tree import Forest, Tree
 
 KILL_POLL_SECONDS = 0.005
@@ -107,7 +107,7 @@ class TreeEnding:
             self.next_at = min(self.next_at, kill_at)
 
     def take_first_exit(self) -> None:
-        """Note that the tree's first process was reaped; the next step is due at once."""
+        """Note that the tree's first process was reaped, which makes the next step due at once."""
         self.first_exited = True
         self.next_at = 0.0
 

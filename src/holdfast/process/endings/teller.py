@@ -5,7 +5,8 @@ import time
 from collections.abc import Collection
 
 from holdfast.process.endings.pipelines import find_readers
-from holdfast.process.endings.telling import (
+from holdfast.process.table import ProcessEntry, read_name, read_signals
+from holdfast.process.telling import (
     Identity,
     Tell,
     TermAnswer,
@@ -14,7 +15,6 @@ from holdfast.process.endings.telling import (
     is_settled,
     judge_answer,
 )
-from holdfast.process.table import ProcessEntry, read_name, read_signals
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _REACTION_SECONDS = 0.05  # in which a process shows what it does with its TERM

@@ -122,13 +122,14 @@ class OutputHome:
         return msgspec.structs.replace(request, **made), streams
 
     def follow(self, streams: Streams) -> None:
-        """Have the pipes of a started program read, to their end."""
+        """Have the log writer read the pipes of a started program to their end."""
         streams.close_writing()
         self._streams[streams.name] = streams
         self._send(*_name_open(streams))
 
     def finish(self, streams: Streams, now: float) -> None:
-        """Have the pipes read once more and closed, because the program's tree is over."""
+        """Have the log writer read a program's pipes once more and close them, because the
+        program's tree is over."""
         streams.finished_at = now
         self._send(b"end\0%d" % streams.name, [])
 

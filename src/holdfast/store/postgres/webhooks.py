@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.transitions import step_unless_late
 from holdfast.core.webhooks import values
+from holdfast.core.webhooks.transitions import WEBHOOK, WebhookEvent
 from holdfast.moves.events import dead_letter_event, hook_event, no_delivery, no_webhook
 from holdfast.moves.rows import NewEvent
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.store.postgres.moves import write_events
 
@@ -134,7 +136,7 @@ class PostgresWebhooks(OnSession):
         """Resume a hook where it stopped; pending deliveries are due at once."""
         at = await tx.now(now)
         hook = await _lock(tx, webhook_id)
-        if hook.state is not values.WebhookState.ACTIVE:
+        if step_unless_late(WEBHOOK, hook.state, WebhookEvent.RESUME) is not None:
             await tx.run("resume_webhook", id=webhook_id)
             await tx.run("hurry_deliveries", id=webhook_id, now=at)
             await write_events(tx, [hook_event("resumed", hook, "was resumed")], at)
@@ -330,7 +332,7 @@ async def _lock(tx: Tx, webhook_id: str) -> values.WebhookRecord:
 
 async def _pause(tx: Tx, hook: values.WebhookRecord, reason: str) -> list[NewEvent]:
     """Pause a locked hook and return the event, unless it is paused."""
-    if hook.state is values.WebhookState.PAUSED:
+    if step_unless_late(WEBHOOK, hook.state, WebhookEvent.PAUSE) is None:
         return []
     await tx.run("pause_webhook", id=hook.id, reason=reason)
     return [hook_event("paused", hook, f"was paused: {reason}", reason=reason)]

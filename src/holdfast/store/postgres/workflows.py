@@ -18,8 +18,8 @@ from holdfast.core.workflows.records import NodeRecord, NodeWork, RunRecord
 from holdfast.core.workflows.values import NodeSpec
 from holdfast.moves import workflows as moves
 from holdfast.moves.workflows import Broken, NewRun, Post, Processed, hash_run, make_rows
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.store.postgres.moves import write_events
 

@@ -44,7 +44,7 @@ class MessageWait:
         future = self._future()
         return future is None or future.done()
 
-    def settle(self, index: int, value: Any, turn: int = 0) -> bool:
+    def take_message(self, index: int, value: Any, turn: int = 0) -> bool:
         """Give the wait a message of the process with that index. Returns False where the wait does
         not want it. turn: the place of a message that came back, in the order of arrival."""
         future = self._future()
@@ -98,9 +98,9 @@ class Gather(MessageWait):
         for inbox in others:
             inbox.wait(self)
 
-    def settle(self, index: int, value: Any, turn: int = 0) -> bool:
-        """Take the message of one process; the last one completes the future. Inboxes call this one
-        at a time, under their lock."""
+    def take_message(self, index: int, value: Any, turn: int = 0) -> bool:
+        """Add the message of one process; the last process's message completes the future. Inboxes
+        call this one after the other, under their lock."""
         future = self._future()
         if future is None or future.done():
             return False
@@ -216,7 +216,7 @@ class Inbox:
                 back = self._returned
                 turn = back[at] if back is not None and at < len(back) else 0
                 # A message stays where its wait was cancelled, or failed as a whole.
-                if target.settle(self._index, value, turn):
+                if target.take_message(self._index, value, turn):
                     self._remove(at)
                 return True
         return False
@@ -263,7 +263,9 @@ class Inbox:
                     target.fail(error)
                     continue
             self._drop_wait(at)
-            if target.settle(self._index, value):  # else the wait was cancelled: try the next one
+            if target.take_message(
+                self._index, value
+            ):  # else the wait was cancelled: try the next one
                 return True
         return False
 

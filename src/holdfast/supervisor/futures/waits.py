@@ -34,7 +34,8 @@ def wait(
     return_when: str = ALL_COMPLETED,
     log_interval: float | None = LOG_SECONDS,
 ) -> Waited:
-    """Wait for many; return those that are done, after `timeout` seconds at the latest.
+    """Wait for many futures; return the futures that are done, after `timeout` seconds at the
+    latest.
 
     return_when: ALL_COMPLETED, FIRST_COMPLETED or FIRST_EXCEPTION.
     """
@@ -85,7 +86,7 @@ def _wait_for_all(
 
 
 class _Clock:
-    """The deadline of a wait, and its log of pending futures."""
+    """The deadline of a wait, and the times at which its pending futures are logged."""
 
     def __init__(
         self, pending: Iterable[Future[Any]], timeout: float | None, log_interval: float | None

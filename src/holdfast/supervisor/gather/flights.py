@@ -120,7 +120,8 @@ def merge_flights(one: Flights, other: Flights) -> Flights:
 
 
 class FlightVerdict(msgspec.Struct, frozen=True):
-    """One finding. ranks: the ranks to look at. sentence: the finding in words."""
+    """One finding about the collectives of a group. ranks: the ranks to look at. sentence: the
+    finding in words."""
 
     ranks: Spans
     sentence: str
@@ -139,7 +140,7 @@ def judge_flights(flights: Flights) -> list[FlightVerdict]:
 
 
 def find_difference(group: str, flights: GroupFlights) -> FlightVerdict | None:
-    """Find the first number under which ranks entered different collectives."""
+    """Find the first sequence number under which ranks entered different collectives."""
     for number, calls in sorted(flights.calls.items()):
         if len(calls) < 2:
             continue

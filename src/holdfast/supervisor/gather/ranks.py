@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from holdfast.supervisor.gather.flights import Flights, merge_flights, read_flights
-from holdfast.supervisor.gather.records import ask_for_record, name_files, read_record
 from holdfast.supervisor.gather.spans import Spans, join_spans
 from holdfast.supervisor.gather.stacks import STATES, find_place, find_stacks, read_state
+from holdfast.supervisor.member.flight_records import ask_for_record, name_files, read_record
 
 _CLOCK_SLACK_SECONDS = 0.02  # of a tick, and of a file's time
 RECORD_SECONDS = 10.0  # for ranks to write their records; NCCL's watchdog looks once a second
@@ -58,7 +58,8 @@ def look_at_ranks(ranks: list[list[int]]) -> Any:
 
 
 def merge_looks(one: Any, other: Any) -> Any:
-    """Merge two reports: a text that stands in both is kept once, with the ranks of both."""
+    """Merge the reports of two hosts: a text that stands in both reports is kept once, with the
+    ranks of both."""
     first, second = (msgspec.convert(looks, Looks) for looks in (one, other))
     merged = Looks(
         flights=merge_flights(first.flights, second.flights),

@@ -89,8 +89,8 @@ def find_ended(group: ProcessGroup) -> dict[int, Spans]:
 def render_report(
     looks: Looks, world_size: int, missing: Mapping[str, str], ended: Mapping[int, Spans]
 ) -> DebugReport:
-    """Write the report: the sentence, then the stacks, those with the fewest ranks first, because
-    the many often wait for a rank that is elsewhere."""
+    """Write the report: the sentence, then the stacks, first the stacks that the fewest ranks show,
+    because most ranks often wait for a rank that is elsewhere."""
     seen: Spans = []
     for spans in (*looks.texts.values(), *ended.values()):
         seen = join_spans(seen, spans)

@@ -62,7 +62,8 @@ _LONGEST_SEARCH_NOTE_SECONDS = 600.0
 def dial(
     context: zmq.Context[zmq.Socket[bytes]], url: str, key: ManagerKey | None
 ) -> zmq.Socket[bytes]:
-    """Make a DEALER with an identity of its own that keeps trying to reach the supervisor.
+    """Make a ZeroMQ socket (DEALER) with an identity of its own, which keeps trying to reach the
+    supervisor.
 
     Raises Unavailable for an address that can never be dialled.
     """
@@ -196,7 +197,8 @@ class _HostManager:
     # ---- the loop
 
     def run(self) -> int:
-        """Run the loop until everything is over; return the exit code."""
+        """Run the loop until the manager's processes have ended and the session is over; return the
+        exit code."""
         zmq = self._zmq
         poller = zmq.Poller()
         for entry in (self._dealer, self._warden.fileno(), self._line.fileno(), self._wake_fd):
@@ -298,8 +300,8 @@ class _HostManager:
         )
 
     def _tell_of_search(self, now: float) -> None:
-        """Log that no supervisor answers, because under Holdfast this wait may last as long as the
-        job."""
+        """Log that no supervisor answers, because in a job of Holdfast the wait for a supervisor
+        may last as long as the job."""
         if self._session.rules is not None or self._session.ending is not None:
             self._search_note_at = math.inf
             return
@@ -324,8 +326,8 @@ class _HostManager:
             self._say(up)
 
     def _is_over(self, now: float) -> bool:
-        """Return whether everything has ended and the supervisor has confirmed it, or cannot be
-        reached."""
+        """Return whether every process has ended, and the supervisor has confirmed the ends or
+        cannot be reached."""
         if self._end_at is None:
             return False
         if self._bye_at is None:
@@ -390,12 +392,12 @@ class _HostManager:
 
     def _ask_warden(self, request: WardenRequest) -> None:
         if not self._warden.ended:
-            self._warden.say(encode_local(request))
+            self._warden.queue_frame(encode_local(request))
             self._warden.flush()
 
     def _serve_warden(self) -> None:
         self._warden.flush()
-        frames = self._warden.hear()
+        frames = self._warden.read_frames()
         if frames:
             self._warden_heard_at = time.monotonic()
         for frame in frames:

@@ -1,5 +1,5 @@
-"""End the processes of a manager that was killed in the same instant as its warden; the next
-manager on the machine does it.
+"""End the processes of a host manager that was killed in the same instant as its warden; the next
+host manager on the machine calls this.
 
 Their processes die of the parent-death signal; descendants in sessions of their own become children
 of the machine's init and run on. They still carry the manager's marks and brand (`process.brand`).

@@ -67,7 +67,7 @@ class Mailbox:
 
 
 class _Caller:
-    """One connection."""
+    """One connection of a process to the host manager."""
 
     def __init__(self, line: LocalLine, talk: socket.socket) -> None:
         self.line = line
@@ -207,7 +207,7 @@ class LocalLine:
 
 
 def _has_more(talk: socket.socket) -> bool:
-    """Return whether there is something to read now, the end of the stream included."""
+    """Return whether a connection has bytes to read now, or has ended."""
     poll = select.poll()
     poll.register(talk.fileno(), select.POLLIN)
     return bool(poll.poll(0))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from holdfast.supervisor.host.local_line import LocalLine, Mailbox
 from holdfast.supervisor.line.keys import KEY_VARIABLE
 from holdfast.supervisor.names import name_process
-from holdfast.supervisor.script.run_config import RUN_VARIABLE
+from holdfast.supervisor.run_config import RUN_VARIABLE
 from holdfast.wire.bus import local as bus_local
 from holdfast.wire.bus import messages as bus
 

@@ -33,8 +33,8 @@ class SimulatedProcesses:
         self._due: list[tuple[float, int, int]] = []
 
     def take(self, message: bus.Down, now: float) -> list[bus.Up] | None:
-        """Carry a message out and return the replies; None where the message is not for a simulated
-        group."""
+        """Do what a message of the supervisor asks and return the replies; None where the message
+        is not for a simulated group."""
         if isinstance(message, bus.Send):
             group = self._groups.get(message.group)
             return None if group is None else self._take_send(group, message)

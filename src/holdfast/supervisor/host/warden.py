@@ -51,7 +51,7 @@ _STARTS_PER_TURN = 8  # a burst of starts must not keep exits waiting
 
 
 class Warden:
-    """The loop and its parts."""
+    """The warden's loop and its parts."""
 
     def __init__(
         self, line: socket.socket, mark: str, frozen_seconds: float, kill_grace_seconds: float
@@ -127,7 +127,7 @@ class Warden:
 
     def _hear(self) -> None:
         try:
-            frames = self._line.hear()
+            frames = self._line.read_frames()
             requests = [bus_local.decode_warden_request(frame) for frame in frames]
         except (ValidationError, *UNREADABLE) as error:
             _note(f"the host manager's line cannot be read, so it is given up: {error}")
@@ -147,7 +147,7 @@ class Warden:
     def _tell(self, answer: bus_local.WardenAnswer) -> None:
         if self._closing:
             return
-        self._line.say(bus_local.encode_local(answer))
+        self._line.queue_frame(bus_local.encode_local(answer))
         self._flush()
 
     def _flush(self) -> None:
@@ -181,7 +181,7 @@ class Warden:
                     self._nursery.end(self._runs[key], request.grace_seconds)
 
     def _start(self, order: bus_local.Start) -> None:
-        """Start a process, or report why it never ran, because the order's key must have an
+        """Start a process, or report why it never ran, because each order to start must have an
         answer."""
         env = {os.fsdecode(name): os.fsdecode(value) for name, value in order.env.items()}
         request = SpawnRequest(

@@ -102,7 +102,7 @@ class ScriptLine:
         if self._bodies_bytes > _BATCH_BYTES:
             self._pack()
 
-    def say(self, message: bus_line.FromBus) -> None:
+    def queue_message(self, message: bus_line.FromBus) -> None:
         """Queue a message of the bus process itself, after all messages before it."""
         self._pack()
         self._unsent += encode_frame(bus_line.encode_line(message))
@@ -138,7 +138,7 @@ class ScriptLine:
 
 
 class BusProcess:
-    """The sockets and their loop."""
+    """The bus's sockets, and the loop that reads and writes them."""
 
     def __init__(self, config: BusConfig, line: ScriptLine, script_fd: int) -> None:
         """Bind the port. Raises ZMQError when it cannot be bound."""
@@ -258,12 +258,13 @@ class BusProcess:
         if fleet.left:
             left, fleet.left = fleet.left, []
             for identity in left:
-                self._line.say(bus_line.SaidBye(identity))
+                self._line.queue_message(bus_line.SaidBye(identity))
         self._line.flush()
         return more or fleet.has_more, min(fleet.speak_at, probe.next_at, silent_at)
 
     def _read(self) -> bool:
-        """Read frames from the socket, up to a limit. Returns True where more may wait."""
+        """Read frames from the managers' socket, up to a limit. Returns True where more frames may
+        wait."""
         receive, fleet, now = self._router.recv, self._fleet, time.monotonic()
         take_beat, own, line = fleet.take_beat, self._probe.identity, self._line
         count = 0
@@ -278,10 +279,10 @@ class BusProcess:
                     self._skip_parts()
                     continue
                 if identity == own:
-                    self._probe.take(frame, time.monotonic())
+                    self._probe.note_frame(frame, time.monotonic())
                     continue
                 if len(frame) > HEADER_BYTES and line.waiting > _FULL_BYTES:  # BUS-4
-                    fleet.hear(identity, now)
+                    fleet.note_life(identity, now)
                     continue
                 peer = fleet.receive(identity, frame, now)
                 if peer is not None:
@@ -306,14 +307,14 @@ class BusProcess:
         came, self._fleet.came = self._fleet.came, []
         for peer, hello in came:
             self._peers[peer.number] = peer
-            self._line.say(bus_line.Came(peer.number, peer.identity, hello))
+            self._line.queue_message(bus_line.Came(peer.number, peer.identity, hello))
 
     def _give_up(self, peer: ManagerPeer, now: float) -> None:
         silent = now - peer.heard_at
         del self._peers[peer.number]
         reason = f"the supervisor gave this host up: nothing was heard of it for {silent:.1f} s"
         self._fleet.give_up(peer, EXIT_GIVEN_UP, reason)
-        self._line.say(bus_line.Silent(peer.number, silent))
+        self._line.queue_message(bus_line.Silent(peer.number, silent))
 
     # ---- the script
 
@@ -362,7 +363,7 @@ class BusProcess:
     def _count(self) -> None:
         self._count_at = time.monotonic() + _COUNT_SECONDS
         self._counted = self._count_losses()
-        self._line.say(
+        self._line.queue_message(
             bus_line.Counted(
                 self._frames_in,
                 self._frames_out,
@@ -380,7 +381,7 @@ class BusProcess:
     def _say_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
-            self._line.say(
+            self._line.queue_message(
                 bus_line.BusSays(logging.ERROR, f"a turn of the bus failed; it goes on: {text}")
             )
 
@@ -405,14 +406,14 @@ def _make_session() -> int:
 
 
 class _ToScript(logging.Handler):
-    """Passes log records of this process to the script, where the user's handlers are."""
+    """Passes log records of the bus process to the script, whose log handlers the user has set."""
 
     def __init__(self, line: ScriptLine) -> None:
         super().__init__()
         self._line = line
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._line.say(bus_line.BusSays(record.levelno, record.getMessage()))
+        self._line.queue_message(bus_line.BusSays(record.levelno, record.getMessage()))
 
 
 def remove_scratch(folder: str) -> None:
@@ -450,10 +451,10 @@ def main() -> int:
     try:
         bus = BusProcess(config, line, script_fd)
     except (zmq.ZMQError, OSError) as error:
-        line.say(bus_line.BusFailed(error.strerror or str(error)))
+        line.queue_message(bus_line.BusFailed(error.strerror or str(error)))
         line.flush()
         return EXIT_NO_PORT
-    line.say(bus_line.BusReady(bus.port))
+    line.queue_message(bus_line.BusReady(bus.port))
     line.flush()
     bus.run()
     if config.scratch:

@@ -28,7 +28,8 @@ _EVENT = struct.Struct("=Hi")
 
 
 class Gate:
-    """The ZAP handler and the monitor of one ROUTER, both polled by the bus's thread."""
+    """The handler of handshakes (ZAP) and the monitor of the bus's socket, both polled by the bus's
+    thread."""
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes], keys: RunKeys

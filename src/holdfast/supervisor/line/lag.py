@@ -25,7 +25,8 @@ _INF = float("inf")
 
 
 class LagProbe:
-    """One DEALER that talks to the ROUTER of its own context, in the bus's thread."""
+    """One ZeroMQ socket (DEALER) that talks to the bus's own socket (ROUTER), in the bus's
+    thread."""
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], bind: str, port: int, keys: RunKeys
@@ -57,7 +58,7 @@ class LagProbe:
             self._dealer.send(_STAMP.pack(self._number, now), zmq.NOBLOCK)
             self._asked_at = now
 
-    def take(self, frame: bytes, now: float) -> None:
+    def note_frame(self, frame: bytes, now: float) -> None:
         """Note a frame that came back. Only the frame on its way counts, because any other may be
         forged."""
         if self._asked_at is None or frame != _STAMP.pack(self._number, self._asked_at):

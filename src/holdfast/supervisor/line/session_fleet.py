@@ -83,8 +83,8 @@ class Fleet:
         *,
         read_waited: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Begin without peers. read_waited: returns the seconds for which this process has waited for a
-        core so far."""
+        """Make a fleet without managers. read_waited: returns the seconds for which this process
+        has waited for a core so far."""
         self.run = run
         self.epoch = epoch
         self.rules = rules
@@ -109,8 +109,8 @@ class Fleet:
     # ---- what comes in
 
     def take_beat(self, identity: bytes, frame: bytes, now: float) -> bool:
-        """Read a heartbeat equal to the one before, by one comparison. Returns False for other
-        frames."""
+        """Read a heartbeat that is equal to the manager's heartbeat before, by one comparison.
+        Returns False for other frames."""
         peer = self.peers.get(identity)
         if peer is None or frame != peer.beat:
             return False
@@ -118,8 +118,8 @@ class Fleet:
         self.peers.move_to_end(identity)
         return True
 
-    def hear(self, identity: bytes, now: float) -> None:
-        """Count a frame as a sign of life only; its sender sends its messages again."""
+    def note_life(self, identity: bytes, now: float) -> None:
+        """Count a frame as a sign of life and drop its messages, which its sender sends again."""
         peer = self.peers.get(identity)
         if peer is not None:
             peer.heard_at = now

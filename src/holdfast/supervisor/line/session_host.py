@@ -181,7 +181,8 @@ class HostSession:
     # ---- time
 
     def end(self, order: wire.End) -> None:
-        """Begin to end, with this order's exit code and reason. The first order stands."""
+        """Begin to end the session, with this order's exit code and reason. A later order changes
+        nothing."""
         if self.ending is None:
             self.ending = order
 

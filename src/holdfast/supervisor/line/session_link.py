@@ -191,8 +191,8 @@ class Link:
     # ---- what comes in
 
     def take_header(self, header: Header, size: int, now: float) -> tuple[bool, list[bytes]]:
-        """Judge a frame of this session by its header. Return whether the messages of the frame
-        must be acted on, and the frames to send back at once."""
+        """Read the header of a frame of this session. Return whether the messages of the frame must
+        be acted on, and the frames to send back at once."""
         replies: list[bytes] = []
         if header.acknowledged > self._acked:
             self._acknowledge(header.acknowledged, now)

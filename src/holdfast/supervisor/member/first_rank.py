@@ -30,7 +30,7 @@ import msgspec
 from holdfast.process.syscalls import set_parent_death_signal
 from holdfast.supervisor.line.keys import KEY_VARIABLE
 from holdfast.supervisor.member.member import MemberRank, make_manager
-from holdfast.supervisor.script.run_config import RUN_VARIABLE, GivenRun, write_given
+from holdfast.supervisor.run_config import RUN_VARIABLE, GivenRun, write_given
 
 AGAIN_SECONDS = 1.0
 LONGEST_AGAIN_SECONDS = 30.0

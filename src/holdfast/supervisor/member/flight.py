@@ -10,7 +10,7 @@ import select
 import threading
 from pathlib import Path
 
-from holdfast.supervisor.gather.records import name_files, name_pipe
+from holdfast.supervisor.member.flight_records import name_files, name_pipe
 
 
 def answer_flight_requests() -> bool:

@@ -15,7 +15,7 @@ from holdfast.core.run_seed import SEED_VARIABLE
 from holdfast.errors import ValidationError
 from holdfast.supervisor.host.config import ManagerConfig
 from holdfast.supervisor.line.keys import ManagerKey, RunKeys, derive_keys
-from holdfast.supervisor.script.run_config import is_loopback
+from holdfast.supervisor.run_config import is_loopback
 
 TERM_MARGIN_SECONDS = 2.0  # of the job's grace, for the manager to report how its processes ended
 _PATIENCE_SECONDS = 1e9  # the script may load for hours before its Context(); JSON has no infinity

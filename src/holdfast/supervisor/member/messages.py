@@ -94,7 +94,7 @@ class MessageQueue:
             return future.result()  # the message came in the last instant
 
     async def recv_async(self, filter: Filter | None = None) -> Any:
-        """Await the next message. A wait that is cancelled takes no message with it."""
+        """Await the next message. A cancelled wait loses no message."""
         return await self.recv_future(filter)
 
     def close(self) -> None:

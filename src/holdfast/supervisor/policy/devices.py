@@ -110,8 +110,8 @@ def _time_device(torch: Any, device: DeviceMeasures) -> None:
 
 
 def _time_best(torch: Any, index: int, work: Callable[[], None]) -> float:
-    """Return the seconds of the best of three runs: the first warms up, and other users of the host
-    may slow any."""
+    """Return the seconds of the fastest of three runs, because the first run warms the device up,
+    and other users of the host may slow any run."""
     best = float("inf")
     for _ in range(3):
         torch.cuda.synchronize(index)

@@ -50,7 +50,7 @@ class Progress:
         self.cut = True  # the time that runs now began with something other than a step
         self.excused_seconds = 0.0  # time since then in which another rank was in a section
 
-    def take(self, message: Any, now: float) -> None:
+    def note_message(self, message: Any, now: float) -> None:
         """Note a message of the rank. A span of time that includes a section is not counted as a
         step's."""
         if not isinstance(message, dict):
@@ -105,8 +105,8 @@ def find_hang(progress: Mapping[Process, Progress], now: float) -> RunFailure | 
 
 
 def excuse_ranks(progress: Mapping[Process, Progress], before: float, now: float) -> None:
-    """Excuse the time from `before` to now: it is taken off the silence of ranks in no section,
-    where another rank is in a section and not late (EXCUSE-1)."""
+    """Subtract the time from `before` to now from the silence of ranks in no section, where another
+    rank is in a section and not late (EXCUSE-1)."""
     if any(seen.section is not None and not seen.is_late(now) for seen in progress.values()):
         for seen in progress.values():
             if seen.section is None:
@@ -142,7 +142,7 @@ def watch_progress(
             process, future = happened.get(timeout=_LOOK_SECONDS)
             if future.about != "returncode":
                 if future.exception() is None and process in progress:
-                    progress[process].take(future.result(), time.monotonic())
+                    progress[process].note_message(future.result(), time.monotonic())
                     listen(process)
             else:
                 failure = judge_end(process)

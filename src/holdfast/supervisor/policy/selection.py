@@ -37,7 +37,7 @@ Judge = Callable[[HostMeasures, int], HostScore]
 
 
 class UnfitHosts(Unavailable):
-    """Too many hosts failed the check."""
+    """Raised where too many hosts failed the check."""
 
     code = "unfit_hosts"
 

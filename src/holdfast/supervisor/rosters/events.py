@@ -1,4 +1,5 @@
-"""Structured events: to the log, to listeners, and to a file of JSON lines where one is named."""
+"""Pass structured events on: to the log, to listeners, and to a file of JSON lines where a file is
+named."""
 
 import json
 import logging
@@ -19,7 +20,7 @@ _CLOSE_SECONDS = 1.0
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One event. at: Unix seconds. facts: names and values that differ by kind."""
+    """One event of a run. at: Unix seconds. facts: names and values that differ by kind."""
 
     at: float
     kind: str
@@ -27,7 +28,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventLog:
-    """Passes events on. `say` never blocks and never raises, because the bus's thread calls it.
+    """Passes events on. `report_event` never blocks and never raises, because the bus's thread calls it.
 
     EVENT-1  A paused terminal, a full pipe, a full disk or a slow listener holds up no heartbeat,
              because another thread writes.
@@ -50,7 +51,7 @@ class EventLog:
         """Call `listener(event)` for every event from now on, in a thread of its own."""
         self._listeners.append(listener)
 
-    def say(self, kind: str, **facts: str | int | float) -> None:
+    def report_event(self, kind: str, **facts: str | int | float) -> None:
         """Report an event."""
         self.count += 1
         level = logging.WARNING if kind in _LOSSES else logging.INFO

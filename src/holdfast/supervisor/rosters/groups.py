@@ -213,7 +213,7 @@ class Process:
         return inbox
 
     def _make_end_error(self, end: int | HoldfastError) -> HoldfastError:
-        """Return the error for receivers of messages that will not come."""
+        """Return the error that a wait for a message gets when no message will come."""
         if isinstance(end, HoldfastError):
             return end
         return ProcessEnded(f"process {self.name} on host {self.host} ended with {end}")
@@ -221,14 +221,14 @@ class Process:
     # ---- in the bus's thread, or before that starts
 
     def start(self, pid: int) -> None:
-        """Set the process's pid; the first call stands."""
+        """Set the process's pid; a later call changes nothing."""
         if self._start is None:
             self._start = pid
             if self._pid is not None:
                 self._pid.set_result(pid)
 
-    def settle(self, code: int) -> None:
-        """Set the process's returncode; the first call stands."""
+    def set_returncode(self, code: int) -> None:
+        """Set the process's returncode; a later call changes nothing."""
         self._take_end(code)
 
     def fail(self, error: HoldfastError) -> None:

@@ -26,10 +26,10 @@ from holdfast.supervisor.line.bus import FleetLine, Peer
 from holdfast.supervisor.line.machine import read_machine_name
 from holdfast.supervisor.line.session_fleet import EXIT_GIVEN_UP
 from holdfast.supervisor.line.session_host import EXCUSE_SECONDS
-from holdfast.supervisor.rosters.crew_roster import CrewRoster
 from holdfast.supervisor.rosters.events import EventLog
 from holdfast.supervisor.rosters.failures import ContextClosed
 from holdfast.supervisor.rosters.hosts import Demand, Host
+from holdfast.supervisor.rosters.process_table import ProcessTable
 from holdfast.wire.bus.messages import Bye, End, ManagerHello, StopProcesses, Up, encode_message
 
 EXIT_RETURNED = 0
@@ -43,7 +43,7 @@ _CLEAR_SLACK_SECONDS = 5.0
 class HostRoster:
     """All hosts of one context."""
 
-    def __init__(self, fleet: FleetLine, crew: CrewRoster, events: EventLog) -> None:
+    def __init__(self, fleet: FleetLine, crew: ProcessTable, events: EventLog) -> None:
         self.fleet = fleet
         self.crew = crew
         self.hosts: dict[int, Host] = {}
@@ -132,7 +132,7 @@ class HostRoster:
     def _attach(self, host: Host, peer: Peer) -> None:
         host.attach(peer)
         self._say_held(host, peer)
-        self._events.say("host attached", host=peer.facts.hostname, number=host.number)
+        self._events.report_event("host attached", host=peer.facts.hostname, number=host.number)
 
     def _say_held(self, host: Host, peer: Peer) -> None:
         """Send the orders that the script gave while the host waited for its manager."""
@@ -167,7 +167,7 @@ class HostRoster:
         )
         if self.bars_machines and not others and name != read_machine_name():
             self.excluded[name] = reason
-            self._events.say("machine excluded", host=name, reason=reason)
+            self._events.report_event("machine excluded", host=name, reason=reason)
 
     def _unqueue(self, host: Host) -> None:
         if host in self.unmet:
@@ -244,11 +244,15 @@ class HostRoster:
                 self.fleet.push(peer, encode_message(stop))
             name = peer.facts.hostname
             if name in self.excluded:
-                self._events.say("excluded machine waits", host=name, reason=self.excluded[name])
+                self._events.report_event(
+                    "excluded machine waits", host=name, reason=self.excluded[name]
+                )
             self._offer(peer)
             return
         host.attach(peer)
-        self._events.say("host attached again", host=peer.facts.hostname, number=host.number)
+        self._events.report_event(
+            "host attached again", host=peer.facts.hostname, number=host.number
+        )
         self.changed()
         self.crew.take_reports(host, hello.groups)
         self._say_held(host, peer)  # after the launches that died with the earlier script
@@ -330,7 +334,7 @@ class HostRoster:
             host.clear()
 
     def close(self) -> None:
-        """Fail everything that is still pending. Call this after the bus has ended."""
+        """Fail every future of a host that is still pending. Call this after the bus has ended."""
         error = ContextClosed(
             "the context was shut down: whether anything runs on the host is not known"
         )
@@ -372,7 +376,7 @@ class HostRoster:
         lost"."""
         self._await_clearing(host)
         error = host.lose(reason)
-        self._events.say(said, host=error.hostname, number=host.number, reason=reason)
+        self._events.report_event(said, host=error.hostname, number=host.number, reason=reason)
         self.crew.take_loss(host, error)
 
 

@@ -76,7 +76,8 @@ class Host:
         return self._hostname
 
     def find_port(self, ports: range) -> Future[int]:
-        """Return a future for a port of these that is free on the machine; 0: it found none."""
+        """Return a future for one of these ports that is free on the machine; its value is 0 where
+        none is free."""
         return self.ask_port(self, ports)
 
     def time_connection_lost(self) -> Future[float]:

@@ -22,10 +22,10 @@ import msgspec
 
 from holdfast.errors import Conflict, Unavailable, ValidationError
 from holdfast.supervisor.line.keys import RunKeys, write_private
-from holdfast.supervisor.rosters.crew_roster import CrewRoster
 from holdfast.supervisor.rosters.groups import GroupSpec, ProcessGroup
 from holdfast.supervisor.rosters.host_roster import HostRoster
 from holdfast.supervisor.rosters.hosts import Demand, Host
+from holdfast.supervisor.rosters.process_table import ProcessTable
 from holdfast.wire.bus.messages import MachineFacts
 
 logger = logging.getLogger("holdfast.supervisor")
@@ -39,8 +39,8 @@ _RETRY_SECONDS = 1.0
 
 
 class SavedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """One handle. identity: the manager's identity; empty for a handle that waits for one. reason:
-    why the handle is lost, or None."""
+    """The saved handle of one host. identity: the manager's identity; empty for a handle that waits
+    for a manager. reason: why the handle is lost, or None."""
 
     number: int
     demand: Demand
@@ -50,8 +50,8 @@ class SavedHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One group. hosts: the numbers of its hosts. returncodes: rank → returncode, for the ranks
-    that have ended."""
+    """One saved group of processes. hosts: the numbers of its hosts. returncodes: rank →
+    returncode, for the ranks that have ended."""
 
     number: int
     spec: GroupSpec
@@ -85,7 +85,7 @@ class SavedRun(msgspec.Struct, kw_only=True):
             ):
                 raise LookupError(f"group {group.number} names hosts or ranks that are not there")
 
-    def revive(self, roster: HostRoster, crew: CrewRoster) -> None:
+    def revive(self, roster: HostRoster, crew: ProcessTable) -> None:
         """Make the handles of the earlier script again. Call this before the bus starts."""
         hosts: dict[int, Host] = {}
         for state in self.hosts:
@@ -99,7 +99,7 @@ class SavedRun(msgspec.Struct, kw_only=True):
         for host in hosts.values():
             roster.adopt(host)
 
-    def update(self, roster: HostRoster, crew: CrewRoster) -> None:
+    def update(self, roster: HostRoster, crew: ProcessTable) -> None:
         """Copy the present state from the handles. They change meanwhile: each is read once, and
         collections are copied first.
 
@@ -165,7 +165,7 @@ class StateFolder:
         self._ended = threading.Event()
         self._saving = threading.Lock()
         self._closed = False
-        self._held: tuple[SavedRun, HostRoster, CrewRoster] | None = None
+        self._held: tuple[SavedRun, HostRoster, ProcessTable] | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-state", daemon=True)
 
     def load(self) -> SavedRun | None:
@@ -188,7 +188,7 @@ class StateFolder:
                 field="state_dir",
             ) from error
 
-    def keep(self, state: SavedRun, roster: HostRoster, crew: CrewRoster) -> None:
+    def keep(self, state: SavedRun, roster: HostRoster, crew: ProcessTable) -> None:
         """Begin to write the file after each change."""
         self._held = (state, roster, crew)
         self._thread.start()

@@ -22,8 +22,8 @@ from holdfast.supervisor.rosters.groups import (
 )
 from holdfast.supervisor.rosters.host_roster import EXIT_REPLACED, EXIT_RETURNED
 from holdfast.supervisor.rosters.hosts import Demand, Host
+from holdfast.supervisor.run_config import ANYWHERE, GivenRun, read_given
 from holdfast.supervisor.script.open_run import OpenRun
-from holdfast.supervisor.script.run_config import ANYWHERE, GivenRun, read_given
 from holdfast.supervisor.script.status import Status
 from holdfast.supervisor.tree.mapreduce import WIDTH, Reduction, map_and_reduce
 
@@ -298,10 +298,6 @@ class Context:
             more += ["--label", f"{key}={value}"]
         return self._run.local.start(self.manager_command(self._loopback()) + more, n)
 
-    def start_simulated_hosts(self, n: int, processes: int = 1) -> list[int]:
-        """Start `n` simulated hosts in `processes` processes here, for tests of scale."""
-        return self._run.local.start_simulated(self.manager_command(self._loopback()), n, processes)
-
     def _loopback(self) -> str:
         if self._run.advertise in _LOOPBACK or ":" in self._run.advertise:
             return self.address
@@ -362,8 +358,8 @@ class Context:
 def _take_given(
     given: GivenRun, port: int, bind: str, advertise: str | None, encrypt: bool
 ) -> tuple[int, str, str, bool]:
-    """Return (port, bind, advertise, encrypt) as Holdfast sets them; warn where the script's own
-    differ."""
+    """Return (port, bind, advertise, encrypt) as Holdfast sets them; warn where the script sets
+    others."""
     chosen = given.choose_bind(bind)
     changed = [f"port {given.port}"] if port not in (0, given.port) else []
     changed += [f"address {given.address}"] if advertise not in (None, given.address) else []

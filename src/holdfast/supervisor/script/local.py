@@ -26,13 +26,6 @@ class LocalManagers:
             self._count += 1
         return started
 
-    def start_simulated(self, command: list[str], n: int, processes: int) -> list[int]:
-        """Start `n` simulated hosts, spread over `processes` processes. Returns the pids of
-        these."""
-        shares = [n // processes + (index < n % processes) for index in range(processes)]
-        start = [*command, *_PATIENCE, "--simulate"]
-        return [self._start([*start, str(share)]) for share in shares if share]
-
     def _start(self, command: list[str]) -> int:
         # A session of its own, because the terminal's Ctrl-C is for the script, which then ends
         # them in order.

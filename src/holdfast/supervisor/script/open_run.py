@@ -24,20 +24,20 @@ from holdfast.supervisor.line.bus import Bus, FleetLine
 from holdfast.supervisor.line.keys import make_keys, write_manager_key
 from holdfast.supervisor.line.machine import find_address
 from holdfast.supervisor.line.session_fleet import Rules
-from holdfast.supervisor.rosters.crew_roster import CrewRoster
 from holdfast.supervisor.rosters.events import EventLog
 from holdfast.supervisor.rosters.host_roster import EXIT_RETURNED, HostRoster
+from holdfast.supervisor.rosters.process_table import ProcessTable
 from holdfast.supervisor.rosters.state import REATTACH_SECONDS, SavedRun, StateFolder
-from holdfast.supervisor.script.forked import close_ports, watch_forks
-from holdfast.supervisor.script.job_counts import JobCounts
-from holdfast.supervisor.script.local import LocalManagers
-from holdfast.supervisor.script.run_config import (
+from holdfast.supervisor.run_config import (
     ANYWHERE,
     RUN_VARIABLE,
     GivenRun,
     parse_listen,
     read_shared_words,
 )
+from holdfast.supervisor.script.forked import close_ports, watch_forks
+from holdfast.supervisor.script.job_counts import JobCounts
+from holdfast.supervisor.script.local import LocalManagers
 from holdfast.supervisor.script.status import StatusLine
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class OpenRun:
     def _make_rosters(self, rules: Rules) -> None:
         fleet = FleetLine(self.state.run, self.state.epoch, rules)
         first = self.state.epoch * _NUMBERS_PER_EPOCH
-        self.crew = CrewRoster(fleet, self.events, first)
+        self.crew = ProcessTable(fleet, self.events, first)
         self.roster = HostRoster(fleet, self.crew, self.events)
         if self._given is not None:
             self.roster.bars_machines = False
@@ -218,7 +218,7 @@ class OpenRun:
         return complete
 
     def detach(self) -> None:
-        """Leave without ending anything, for the next script."""
+        """Leave the run without ending anything, so that the next script takes it over."""
         if self._closed:
             return
         self._close_doors()

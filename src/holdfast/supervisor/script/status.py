@@ -7,8 +7,8 @@ import time
 import msgspec
 
 from holdfast.supervisor.line.bus import Bus
-from holdfast.supervisor.rosters.crew_roster import CrewRoster
 from holdfast.supervisor.rosters.host_roster import HostRoster
+from holdfast.supervisor.rosters.process_table import ProcessTable
 
 logger = logging.getLogger("holdfast.supervisor")
 
@@ -61,7 +61,7 @@ class StatusLine:
     """Reads the status, and logs it from a thread every `interval` seconds (None: never)."""
 
     def __init__(
-        self, roster: HostRoster, crew: CrewRoster, bus: Bus, interval: float | None
+        self, roster: HostRoster, crew: ProcessTable, bus: Bus, interval: float | None
     ) -> None:
         self._roster = roster
         self._crew = crew
@@ -92,7 +92,8 @@ class StatusLine:
             load.worst_seconds = 0.0
 
     def read(self) -> Status:
-        """Read the counters while they change: each is true, together they are a moment apart."""
+        """Read the counters while they change: each value is true, but the values are not of one
+        instant."""
         hosts = list(self._roster.hosts.values())
         crew, load, counted = self._crew, self._bus.load, self._bus.load.counted
         seconds = max(1e-6, time.monotonic() - self._at)

@@ -120,7 +120,7 @@ def _ended(nodes: ProcessGroup) -> Iterator[None]:
 
 
 def _meet(nodes: ProcessGroup, missing: dict[Host, str]) -> dict[Process, int]:
-    """Return the port on which each node listens."""
+    """Send each node the key of the tree, and return the port on which each node listens."""
     key = secrets.token_hex(32)
     for node in nodes:
         address = node.host.facts.address if node.host.facts else ""

@@ -61,6 +61,7 @@ async def show_one(ask: PageRequest) -> Page:
 
 
 async def _find_waiting(ask: PageRequest, set_id: str, index: int) -> object:
-    """Return a call that has not ended, which says what the set waits for; None where it just did."""
+    """Return a call that has not ended, because its state says what the set waits for; None where
+    every call has ended."""
     view = await ask.reader.call_view(set_id, index)
     return view if view.state in ("ready", "running", "backing_off") else None

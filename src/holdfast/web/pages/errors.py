@@ -1,4 +1,5 @@
-"""The page that stands for one that cannot be drawn: the reason, and the ways on."""
+"""Make the page that is shown in place of a page that cannot be drawn: the reason, and where to go
+from there."""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ def name_error(status: int) -> dict[str, Any]:
 
 
 def show_error(ask: PageRequest, error: HoldfastError) -> Page:
-    """Return the page that stands in place of another one. The last word of its address is offered to
-    be looked for, because a mistyped or shortened id or name is the most frequent mistake."""
+    """Return the page that is shown in place of a page that cannot be drawn. It offers to search
+    for the last word of the address, because a mistyped or shortened id or name is the most
+    frequent mistake."""
     named = name_error(error.status)
     word = ask.path.rstrip("/").rpartition("/")[2] if error.status == NotFound.status else ""
     values = {"message": error.message, "word": word, "status": error.status, **named}

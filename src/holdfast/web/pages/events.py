@@ -27,7 +27,8 @@ class AlikeEvents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def join_alike(events: Sequence[EventRecord]) -> list[AlikeEvents]:
-    """Return events, newest first, with those in one row that say the same of a job or a thing."""
+    """Return rows of events, newest first: events that say the same about one job or thing share a
+    row."""
     rows: dict[object, list[EventRecord]] = {}
     made = []
     for event in events:

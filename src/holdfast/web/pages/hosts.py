@@ -1,4 +1,5 @@
-"""Hosts: all of them, and one with its devices, its checks and what runs there."""
+"""Make the pages of hosts: the list of all hosts, and the page of one host with its devices, its
+checks and its tasks."""
 
 from __future__ import annotations
 

@@ -82,6 +82,15 @@ def draw_parts(row: ReportRow) -> list[LedgerPart]:
     return parts
 
 
+_MEASURES = {
+    ("gpu", "hour"): "GPUs",
+    ("gpu", "day"): "GPU-hours",
+    ("cpu", "hour"): "CPU slots",
+    ("cpu", "day"): "Slot-hours",
+}
+"""(unit, step) → what the history of a report counts."""
+
+
 async def show(ask: PageRequest) -> Page:
     """Make the page. Raises NotFound."""
     field, unit = ask.query.get("by", "project"), ask.query.get("unit", "gpu")
@@ -96,6 +105,7 @@ async def show(ask: PageRequest) -> Page:
         ask.reader.report(since=ask.now - SPANS[span], by=(field,), unit=unit),
         ask.reader.idle_jobs(),
     )
+    step = "hour" if _STEPS[span][0] < timedelta(days=1) else "day"
     values = {
         "report": report,
         "parts": draw_parts(report.total),
@@ -107,7 +117,8 @@ async def show(ask: PageRequest) -> Page:
         "fields": FIELDS,
         "unit": unit,
         "plot": draw_history(ask, span, history),
-        "step": "hour" if _STEPS[span][0] < timedelta(days=1) else "day",
+        "step": step,
+        "measure": _MEASURES[unit, step],
         "hues": {name.value.replace("_", " "): find_name_hue(name) for name in LedgerName},
     }
     return Page(template="report.html", title="Report", values=values)

@@ -48,4 +48,3 @@ class OutputsStored(msgspec.Struct, frozen=True, kw_only=True):
 
 encode = msgspec.json.Encoder().encode
 encode_report = msgspec.msgpack.Encoder().encode
-decode_stored = msgspec.json.Decoder(OutputsStored).decode

@@ -87,13 +87,13 @@ class SessionOver(HandMessage, frozen=True, kw_only=True, tag="over"):
     error: str = ""
 
 
-HandRequest = StartSession | SignalSession | CloseInput | StopSession | ForgetSession
-HandAnswer = SessionStarted | SessionOver
+GuardianRequest = StartSession | SignalSession | CloseInput | StopSession | ForgetSession
+GuardianAnswer = SessionStarted | SessionOver
 
 MAX_PACKET_BYTES = 160 << 10
 encode = msgspec.msgpack.Encoder().encode
-decode_hand_request = msgspec.msgpack.Decoder(HandRequest).decode
-decode_hand_answer = msgspec.msgpack.Decoder(HandAnswer).decode
+decode_guardian_request = msgspec.msgpack.Decoder(GuardianRequest).decode
+decode_guardian_answer = msgspec.msgpack.Decoder(GuardianAnswer).decode
 
 
 def name_terminal(key: TaskKey) -> str:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.supervisor import Context
 from holdfast.supervisor.line.keys import KEY_VARIABLE, RunKeys, derive_keys
-from holdfast.supervisor.script.run_config import RUN_VARIABLE, GivenRun, write_given
+from holdfast.supervisor.run_config import RUN_VARIABLE, GivenRun, write_given
 from tests.system.supervisor.rig import PATIENCE, local_context
 from tests.waits import wait_until
 

@@ -54,10 +54,10 @@ def test_a_hang_is_found_named_and_ended_and_a_section_is_none(tmp_path: Path) -
 
 def make_progress(durations: list[float]) -> tuple[Progress, float]:
     progress, now = Progress(0.0), 100.0
-    progress.take({"step": 0}, now)
+    progress.note_message({"step": 0}, now)
     for step, seconds in enumerate(durations, 1):
         now += seconds
-        progress.take({"step": step}, now)
+        progress.note_message({"step": step}, now)
     return progress, now
 
 
@@ -70,19 +70,19 @@ def test_the_limit_follows_what_was_measured() -> None:
 
 def test_a_section_has_its_own_limit_and_is_no_step() -> None:
     progress, now = make_progress([20.0] * 3)
-    progress.take({"section": "checkpoint"}, now + 1)
+    progress.note_message({"section": "checkpoint"}, now + 1)
     assert progress.limit_seconds() == 1800.0
-    progress.take({"section": None}, now + 1000)
+    progress.note_message({"section": None}, now + 1000)
     assert progress.limit_seconds() == TIMES_MEDIAN * 20.0
     assert progress.since == now + 1000
-    progress.take({"step": 4}, now + 1001)
+    progress.note_message({"step": 4}, now + 1001)
     assert list(progress.durations) == [20.0] * 3
 
 
 def test_what_is_no_report_changes_nothing() -> None:
     progress, now = make_progress([20.0])
     for message in ("hello", {"loss": 1.0}, None, 7):
-        progress.take(message, now + 5)
+        progress.note_message(message, now + 5)
     assert (progress.since, progress.step) == (now, 1)
 
 
@@ -90,18 +90,18 @@ def test_a_rank_that_saves_excuses_those_that_wait_within_its_own_limit() -> Non
     """EXCUSE-1: 600 s of saving by rank 0 count for no other; a rank that hangs after it is found."""
     (saves, now), (waits, _) = make_progress([0.1] * 9), make_progress([0.1] * 9)
     ranks = cast(dict[Process, Progress], {"0": saves, "1": waits})
-    saves.take({"section": "checkpoint"}, now)
+    saves.note_message({"section": "checkpoint"}, now)
     for second in range(1, 601):
         excuse_ranks(ranks, now + second - 1, now + second)
         assert not waits.is_late(now + second)
-    saves.take({"section": None}, now + 600)
+    saves.note_message({"section": None}, now + 600)
     assert waits.silent_seconds(now + 600) == pytest.approx(0.0, abs=0.01)
     assert waits.is_late(now + 600 + LEAST_SECONDS + 1)
-    saves.take({"section": "checkpoint"}, now + 600)
+    saves.note_message({"section": "checkpoint"}, now + 600)
     began = now + 600 + 1800
     before = waits.excused_seconds
     excuse_ranks(ranks, began, began + 500)
     assert saves.is_late(began + 1)
     assert waits.excused_seconds == before, "a section that is late itself excuses none"
-    waits.take({"step": 10}, began + 500)
+    waits.note_message({"step": 10}, began + 500)
     assert waits.excused_seconds == 0.0

@@ -18,8 +18,8 @@ import pytest
 
 from holdfast.agent.calls import executors as module
 from holdfast.agent.calls.apps import AppTrials
+from holdfast.agent.calls.executor_paths import ExecutorPaths, make_place
 from holdfast.agent.calls.executors import Executors
-from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.calls.lines import ExecutorLine, ExecutorLines
 from holdfast.agent.calls.places import (
     LOAD_SECONDS,
@@ -31,11 +31,10 @@ from holdfast.agent.calls.places import (
 )
 from holdfast.agent.calls.rooms import ModelRooms
 from holdfast.agent.probes import Probe
-from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.bundles.code import CodeRef
@@ -54,7 +53,6 @@ from holdfast.wire.calls import (
     PHASE_IDLE,
     PHASE_LOADING,
     PHASE_UNLOADING,
-    RETURNS,
     Batch,
     CallEnd,
     CallOrder,
@@ -67,6 +65,7 @@ from holdfast.wire.calls import (
     ModelLimits,
     SetInfo,
 )
+from tests.simulated.probe import ScriptedProbe
 from tests.waits import Patience
 
 KEY = TaskKey("0123456789abcdefghjk", 0, 1)
@@ -115,7 +114,6 @@ class ScriptedController:
         self.reports: list[ExecutorReport] = []
         self.away = False
         self.missed = 0
-        self.takes: tuple[str, ...] = ()
         self.news = asyncio.Event()
         self.seq = 0
 
@@ -127,9 +125,9 @@ class ScriptedController:
         for _ in range(50):  # half a second of waiting for news
             answers = [answer for report in request.executors if (answer := self._turn(report))]
             if answers or request.wait_seconds == 0 or self.seq != request.seq:
-                return CallsAnswer(executors=answers, takes=self.takes)
+                return CallsAnswer(executors=answers)
             await asyncio.sleep(0.01)
-        return CallsAnswer(takes=self.takes)
+        return CallsAnswer()
 
     def _turn(self, report: ExecutorReport) -> ExecutorAnswer | None:
         recorded = []
@@ -165,7 +163,7 @@ class Rig:
         (folder / "pages.py").write_text(APP)
         self.table = TaskTable(folder)
         self.table.open()
-        self.home = ExecutorHome(
+        self.home = ExecutorPaths(
             folder=folder / "calls", socket=str(folder / "s"), path=str(folder)
         )
         self.home.open()
@@ -192,7 +190,7 @@ class Rig:
                 self.table, NO_DEVICES, trip=lambda *_: None, first_beat=lambda: None
             ),
             kills=cast(Kills, SimpleNamespace(kill=self._kill)),
-            apps=AppTrials(News()),
+            apps=AppTrials(SyncWish()),
         )
 
     def make_rooms(self) -> ModelRooms:
@@ -298,16 +296,18 @@ def test_after_an_answer_the_next_request_waits_for_what_its_executor_says(
     monkeypatch.setattr(module, "GAP_SECONDS", 60.0)
     monkeypatch.setattr(module, "SHORT_GAP_SECONDS", 60.0)
     happened: list[str] = []
-    hear, say = ExecutorLine.hear, ExecutorLine.say
+    receive, send = ExecutorLine.receive_frame, ExecutorLine.send_frame
     monkeypatch.setattr(
-        ExecutorLine, "hear", lambda line, frame: (happened.append("heard"), hear(line, frame))
+        ExecutorLine,
+        "receive_frame",
+        lambda line, frame: (happened.append("heard"), receive(line, frame)),
     )
     monkeypatch.setattr(
         ExecutorLine,
-        "say",
+        "send_frame",
         lambda line, frame: (
             happened.append("batch" * bool(frame.batches) + "end" * bool(frame.recorded)),
-            say(line, frame),
+            send(line, frame),
         ),
     )
 
@@ -333,16 +333,11 @@ def test_after_an_answer_the_next_request_waits_for_what_its_executor_says(
 
 
 def test_what_an_executor_gives_back_is_told_on(tmp_path: Path) -> None:
-    """It gives back nothing before the controller is known to take it."""
-
     async def run() -> None:
         async with rigged(tmp_path) as rig:
             flag = tmp_path / "flag"
             rig.give(1, ("hold", {"path": str(flag)}), ("double", {"n": 1}))
             await rig.until(lambda: any(r.busy == "long" for r in rig.controller.reports))
-            assert not any(report.returned for report in rig.controller.reports)
-            rig.controller.takes = (RETURNS,)
-            rig.lines.wake()
             await rig.until(lambda: rig.controller.reports[-1].returned == [(1, 1)])
             assert rig.controller.reports[-1].want == 0
             flag.unlink()
@@ -395,7 +390,7 @@ def test_ends_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
 
 
 def test_the_next_agent_goes_on_with_the_executor(tmp_path: Path) -> None:
-    """HAND-1, PLACE-3: nothing is lost, and the running call is watched as before."""
+    """HELD-1, PLACE-3: nothing is lost, and the running call is watched as before."""
 
     async def run() -> None:
         async with rigged(tmp_path) as rig:
@@ -619,11 +614,11 @@ def test_a_strangers_line_is_closed(tmp_path: Path) -> None:
 
 
 def test_the_interpreter_of_executors_is_the_agents_own() -> None:
-    assert ExecutorHome(folder=Path("/x"), socket="/s").make_command()[0] == sys.executable
+    assert ExecutorPaths(folder=Path("/x"), socket="/s").make_command()[0] == sys.executable
 
 
 def test_an_executor_imports_the_code_that_was_brought_for_it(tmp_path: Path) -> None:
-    home = ExecutorHome(folder=tmp_path, socket="/s", path="/app")
+    home = ExecutorPaths(folder=tmp_path, socket="/s", path="/app")
     plain = LaunchOrder(
         key=KEY, attempt=1, name="n", queue="q", project="p", argv=[], watch=OWN,
         executor="pages-1", app="pages",

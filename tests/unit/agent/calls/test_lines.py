@@ -113,21 +113,21 @@ def test_what_crosses_with_a_batch_asks_for_nothing_beside_it(
     line: ExecutorLine, calls: int, left: int
 ) -> None:
     """LINE-4."""
-    line.hear(ExecutorFrame(want=3))
-    line.say(batch(1, calls))
+    line.receive_frame(ExecutorFrame(want=3))
+    line.send_frame(batch(1, calls))
     assert (line.report().want, line.report().held) == (0, [1])
-    line.hear(ExecutorFrame(want=3, loaded="m"))  # it was said before the batch was there
+    line.receive_frame(ExecutorFrame(want=3, loaded="m"))  # it was said before the batch was there
     assert (line.report().want, line.report().held) == (left, [1])
-    line.hear(ExecutorFrame(want=3, held=[1]))
+    line.receive_frame(ExecutorFrame(want=3, held=[1]))
     assert (line.report().want, line.report().held) == (3, [1])
 
 
 def test_a_batch_that_was_taken_back_before_it_was_heard_of_holds_back_no_other(
     line: ExecutorLine,
 ) -> None:
-    line.say(batch(1))
-    line.say(AgentFrame(dropped=[1]))
-    line.hear(ExecutorFrame(want=1))
+    line.send_frame(batch(1))
+    line.send_frame(AgentFrame(dropped=[1]))
+    line.receive_frame(ExecutorFrame(want=1))
     assert (line.report().want, line.report().held) == (1, [])
 
 
@@ -135,12 +135,12 @@ def test_a_batch_is_run_once_however_late_an_answer_brings_it_again(
     line: ExecutorLine, socket: Socket
 ) -> None:
     """LINE-5. It comes again as long as the executor has not named it: it may have been away."""
-    line.say(batch(1))
-    line.say(batch(1))
+    line.send_frame(batch(1))
+    line.send_frame(batch(1))
     assert socket.given == [1, 1]
-    line.hear(ExecutorFrame(held=[1]))
-    line.hear(ExecutorFrame())  # its ends are on record
-    line.say(batch(1))
-    line.say(batch(2))
+    line.receive_frame(ExecutorFrame(held=[1]))
+    line.receive_frame(ExecutorFrame())  # its ends are on record
+    line.send_frame(batch(1))
+    line.send_frame(batch(2))
     assert socket.given == [1, 1, 2]
     assert line.report().held == [2]

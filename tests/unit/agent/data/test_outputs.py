@@ -171,7 +171,7 @@ async def test_the_next_agent_sends_what_a_killed_one_owed(tmp_path: Path) -> No
         await asyncio.sleep(0.01)
     assert (keeper.busy, keeper.pending, len(list(records.iterdir()))) == (True, 1, 1)
     controller.error = None
-    await keeper.settle(60)
+    await keeper.wait_until_sent(60)
     assert (keeper.busy, list(records.iterdir())) == (False, [])
     assert set(controller.entries()) == {b"out", b"out/a"}
     running.cancel()

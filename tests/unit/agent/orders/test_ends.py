@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from holdfast.agent.abilities import Hindrances
-from holdfast.agent.bundles.code import CodeLaying
+from holdfast.agent.bundles.code import CodeUnpacking
 from holdfast.agent.calls.apps import AppTrials
+from holdfast.agent.calls.executor_paths import ExecutorPaths
 from holdfast.agent.calls.executors import Executors
-from holdfast.agent.calls.home import ExecutorHome
 from holdfast.agent.calls.lines import ExecutorLines
 from holdfast.agent.calls.places import CallWatches
 from holdfast.agent.calls.rooms import ModelRooms
@@ -43,7 +43,7 @@ from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.checkpoints import OUT_FOLDER, CheckpointTransfers
 from holdfast.agent.uplink.logs import LogShipper
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.uplink.transfers import SavedCheckpoint, Transfers, Wire
 from holdfast.agent.watch.faults import FaultLooks
 from holdfast.agent.watch.forensics import ForensicsSender
@@ -87,7 +87,7 @@ class Guardian(GuardianLink):
         super().__init__()
         self.held: dict[TaskKey, TaskStatus] = {}
 
-    def say(self, request: Request) -> None:
+    def send_message(self, request: Request) -> None:
         if isinstance(request, LaunchTask):
             self.hold(request.key)
         elif isinstance(request, Ack):
@@ -156,7 +156,7 @@ class Life:
         works.root.mkdir(exist_ok=True)
         probe = make_probe(AgentConfig(url="http://c", state_dir=str(folder)))
         calls = ControllerCalls(AsyncHttp(read_addresses("http://c")))
-        self.news = news = News()
+        self.news = news = SyncWish()
         lines = ExecutorLines()
         self.told = Told(lines)
         hindrances = Hindrances(news)
@@ -169,13 +169,15 @@ class Life:
             folder / "containers", mark="m", options=ContainerOptions(), begun=starts.begin
         )
         self.keeper = Housekeeper(self.table, works)
-        self.shipper = LogShipper(cast(ControllerCalls, Logs()), lambda t: self.keeper.settle(t))
+        self.shipper = LogShipper(
+            cast(ControllerCalls, Logs()), lambda t: self.keeper.forget_recorded(t)
+        )
         places = TaskPlaces(
             host_mark="m",
             beat_socket="/b",
             works=works,
             inherited={},
-            executors=ExecutorHome(folder=folder / "calls", socket="/c"),
+            executors=ExecutorPaths(folder=folder / "calls", socket="/c"),
         )
         claims = Claims()
         launcher = Launcher(
@@ -184,7 +186,7 @@ class Life:
             places,
             containers=containers,
             checkpoints=self.checkpoints,
-            code=CodeLaying(folder / "code", works, uplink),
+            code=CodeUnpacking(folder / "code", works, uplink),
             shipper=self.shipper,
             hindrances=hindrances,
             news=news,

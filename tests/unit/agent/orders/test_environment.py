@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast.agent.orders.environment import (
@@ -111,18 +110,12 @@ TWO = [
 ]
 
 
-@pytest.mark.parametrize(
-    "shared", [True, False], ids=["told once for all orders", "told with the order"]
-)
-def test_peers_are_all_ranks_and_how_they_are_reached(tmp_path: Path, shared: bool) -> None:
+def test_peers_are_all_ranks_and_how_they_are_reached(tmp_path: Path) -> None:
     order, peers = make_order(epoch=4), GangPeers()
-    if shared:
-        hosts = [GangHost("a", "10.0.0.1"), GangHost("b", "10.0.0.2")]
-        older = Gang(job_id="j1", epoch=3, hosts=hosts, places=[1, 1])
-        other = Gang(job_id="j2", epoch=4, hosts=hosts, places=[1])
-        peers.learn([older, Gang(job_id="j1", epoch=4, hosts=hosts, places=[0, 1]), other])
-    else:
-        order = msgspec.convert({**msgspec.to_builtins(order), "peers": TWO}, LaunchOrder)
+    hosts = [GangHost("a", "10.0.0.1"), GangHost("b", "10.0.0.2")]
+    older = Gang(job_id="j1", epoch=3, hosts=hosts, places=[1, 1])
+    other = Gang(job_id="j2", epoch=4, hosts=hosts, places=[1])
+    peers.learn([older, Gang(job_id="j1", epoch=4, hosts=hosts, places=[0, 1]), other])
     told = peers.leave(order, tmp_path)
     assert told == find_peers(tmp_path)
     env = make(peers=told)

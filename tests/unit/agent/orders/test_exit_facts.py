@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.abilities import Hindrances
-from holdfast.agent.bundles.code import CodeLaying
-from holdfast.agent.calls.home import ExecutorHome
+from holdfast.agent.bundles.code import CodeUnpacking
+from holdfast.agent.calls.executor_paths import ExecutorPaths
 from holdfast.agent.containers.tasks import ContainerOptions, ContainerTasks
 from holdfast.agent.folders import WorkFolders
 from holdfast.agent.housekeeping import Housekeeper
@@ -21,13 +21,12 @@ from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.environment import inherit_environment, make_task_environment
 from holdfast.agent.orders.exit_facts import make_facts
 from holdfast.agent.orders.launches import Launcher, TaskPlaces
-from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.logs import LogShipper
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.uplink.transfers import Transfers
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.calls.values import ExecutorLimits
@@ -45,6 +44,7 @@ from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, Renewed, SyncAnswer
 from holdfast.wire.calls import PLACE_BYTES
 from holdfast.wire.guardian import Ack, Extend, LaunchTask, Request, StopTask, StreamEnd, TaskEnded
+from tests.simulated.probe import ScriptedProbe
 
 KEY = TaskKey("job", 0, 1)
 STALL = make_trip(Watchdog.STALL, "still", {})
@@ -146,7 +146,7 @@ class Line(GuardianLink):
         self.said: list[Request] = []
         self.gathered: list[int] = []  # how many requests each call of `together` sent at once
 
-    def say(self, request: Request) -> None:
+    def send_message(self, request: Request) -> None:
         self.said.append(request)
 
     @contextlib.contextmanager
@@ -176,13 +176,13 @@ def table(tmp_path: Path) -> TaskTable:
 class Forgetful(Housekeeper):
     """Waits for no logs."""
 
-    def settle(self, task: AgentTask) -> None:
+    def forget_recorded(self, task: AgentTask) -> None:
         self._table.forget(task)
 
 
 @pytest.fixture
 def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
-    news, works = News(), WorkFolders(tmp_path / "work")
+    news, works = SyncWish(), WorkFolders(tmp_path / "work")
     calls = ControllerCalls(AsyncHttp(read_addresses("http://127.0.0.1:9")))
     keeper = Forgetful(table, works)
     places = TaskPlaces(
@@ -190,7 +190,7 @@ def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
         beat_socket="/b",
         works=works,
         inherited={"PATH": "/bin"},
-        executors=ExecutorHome(folder=tmp_path / "calls", socket="/c", python="/py", path="/app"),
+        executors=ExecutorPaths(folder=tmp_path / "calls", socket="/c", python="/py", path="/app"),
     )
     checkpoints = CheckpointTransfers(
         table,
@@ -207,14 +207,14 @@ def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
             tmp_path / "containers", mark="m", options=ContainerOptions(), begun=lambda *_: None
         ),
         checkpoints=checkpoints,
-        code=CodeLaying(
+        code=CodeUnpacking(
             tmp_path / "code",
             places.works,
             Transfers(
                 BlockingHttp(read_addresses("http://127.0.0.1:9")), incarnation="i" * 8, token=str
             ),
         ),
-        shipper=LogShipper(calls, keeper.settle),
+        shipper=LogShipper(calls, keeper.forget_recorded),
         hindrances=Hindrances(news),
         news=news,
         ports=claims.ports,
@@ -291,7 +291,7 @@ def test_an_executors_command_is_the_agents(commands: Commands, line: Line, tmp_
     commands.carry_out(SyncAnswer(launch=[asked]), started_at=read_boottime(), newest=True)
     launched = line.said.pop()
     assert isinstance(launched, LaunchTask)
-    assert launched.argv == ["/py", "-P", "-m", "holdfast.tasks.executor"]
+    assert launched.argv == ["/py", "-P", "-m", "holdfast.functions.executor"]
     assert launched.cwd == "/app"
     place = Path(launched.env["HOLDFAST_CALLS_PLACE"])
     assert place.read_bytes() == bytes(PLACE_BYTES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,17 @@ def test_output_that_is_gone_fails_nothing_and_secrets_stay_masked(tmp_path: Pat
     path = tmp_path / "stdout"
     path.write_bytes(b"nan with hunter2\n")
     assert find_failing_line("nan", [path], Redactor(["hunter2"])) == "nan with *******"
+
+
+def test_a_line_on_which_a_pattern_takes_too_long_is_left_out(tmp_path: Path) -> None:
+    """FAIL-ON-1: the search is a process of its own, so the agent goes on meanwhile."""
+    path = tmp_path / "stdout"
+    path.write_bytes(b"a" * 60 + b"\nnan aab\n")
+    assert find_failing_line("(a+)+b", [path], NOBODY) == "nan aab"
+
+
+def test_a_secret_that_is_no_text_is_masked_too(tmp_path: Path) -> None:
+    path = tmp_path / "stdout"
+    path.write_bytes(b"nan with \xff\xfesecret\n")
+    found = find_failing_line("nan", [path], Redactor([os.fsdecode(b"\xff\xfesecret")]))
+    assert found == "nan with ********"

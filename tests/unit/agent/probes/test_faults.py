@@ -28,7 +28,6 @@ from holdfast.agent.probes.faults import (
 )
 from holdfast.agent.probes.kernel_log import KernelLog, KernelXids, SeenXid
 from holdfast.agent.probes.real import RealProbe
-from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.probes.worker_client import ProbeWorker
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import AgentTask
@@ -41,6 +40,7 @@ from holdfast.core.states import AgentTaskEvent
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import LaunchOrder
+from tests.simulated.probe import ScriptedProbe
 from tests.waits import within
 
 KEY = TaskKey("job", 0, 1)

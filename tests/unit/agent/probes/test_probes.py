@@ -359,7 +359,7 @@ def test_a_tree_below_a_keeper_has_its_runaways() -> None:
     """They are the keeper's children then, and none of the guardian's (KEEPER-3)."""
     script = "(setsid sleep 600 & echo $! >&2); sleep 600 & echo $! >&2; wait"
     read_fd, write_fd = os.pipe()
-    slot = Keepers().take(read_boottime() + 600)
+    slot = Keepers().take_slot(read_boottime() + 600)
     request = SpawnRequest(
         argv=("/bin/sh", "-c", script),
         env=os.environ,
@@ -387,7 +387,7 @@ def start_kept(mark: str) -> Iterator[int]:
     request = SpawnRequest(
         argv=("/bin/sleep", "600"),
         env={"HOLDFAST_TASK": mark},
-        keeper=Keepers().take(read_boottime() + 600),
+        keeper=Keepers().take_slot(read_boottime() + 600),
     )
     child = spawn(request)
     try:

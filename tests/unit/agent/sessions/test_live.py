@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from holdfast.agent.sessions.dial import Dialled
-from holdfast.agent.sessions.hand import HandLine
+from holdfast.agent.sessions.guardian_line import GuardianSessionLine
 from holdfast.agent.sessions.live import LiveSession
 from holdfast.core.ids import TaskKey
 from holdfast.wire.sessions.frames import LOST, PIECE_BYTES, STDIN, STDOUT, WINDOW_BYTES, frame
@@ -35,7 +35,7 @@ def make(*, tty: bool) -> tuple[LiveSession, Wire, list[int]]:
         "s1",
         TaskKey("job", 0, 1),
         "life",
-        cast(HandLine, _Hand()),
+        cast(GuardianSessionLine, _Guardian()),
         stop=lambda: None,
         keyed=lambda: None,
         gone=lambda: None,
@@ -54,8 +54,8 @@ def make(*, tty: bool) -> tuple[LiveSession, Wire, list[int]]:
     return live, wire, ends
 
 
-class _Hand:
-    def say(self, request: Any) -> None:
+class _Guardian:
+    def send(self, request: Any) -> None:
         """Hear nothing."""
 
 

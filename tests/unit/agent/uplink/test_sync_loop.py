@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.agent.uplink import sync
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
@@ -75,7 +75,7 @@ async def test_a_retry_that_falls_due_between_two_readings_of_the_clock_is_made(
     monkeypatch.setattr(sync, "read_boottime", lambda: 1000.0 + next(readings) * 0.14)
     calls = DeadController()
     loop = sync.SyncLoop(
-        calls, Taker(), News(), incarnation="i", interval_seconds=0.01, settings_rev=lambda: 0
+        calls, Taker(), SyncWish(), incarnation="i", interval_seconds=0.01, settings_rev=lambda: 0
     )  # type: ignore[arg-type]  # what the loop uses of it
     running = asyncio.create_task(loop.run())
     try:
@@ -105,9 +105,9 @@ class CountingController:
 @contextlib.asynccontextmanager
 async def run_loop(
     calls: CountingController | FrozenReplica | SlowController,
-) -> AsyncIterator[News]:
+) -> AsyncIterator[SyncWish]:
     """Run a loop whose taker finds something new in every answer, for 20 s at most."""
-    taker, news = Taker(), News()
+    taker, news = Taker(), SyncWish()
     taker.take_answer = lambda *_, **__: True  # type: ignore[method-assign]  # a double
     loop = sync.SyncLoop(
         calls, taker, news, incarnation="i", interval_seconds=60.0, settings_rev=lambda: 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from holdfast.cli.doctor import doctor, probe
 from holdfast.cli.doctor.places import Places
 from holdfast.cli.doctor.probe import ProbeOrder
 from holdfast.core.doctor.findings import Level
+from holdfast.core.doctor.host import judge_import
 from holdfast.core.doctor.machine import JUDGES
 from holdfast.core.records import TokenRecord
 from holdfast.version import VERSION
@@ -65,6 +67,26 @@ def test_every_file_of_tokens_that_is_used_is_looked_at(
         assert str(tmp_path / name) in looked_at
 
 
+def test_the_package_of_another_project_is_told_from_our_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site" / "holdfast"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('"""Governed evolution for prompts."""\n')
+    (tmp_path / "python").symlink_to(sys.executable)
+    (tmp_path / "python3").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    own, other = probe.look_at_imports()
+    monkeypatch.chdir(package.parent)
+    _, near = probe.look_at_imports()
+    assert (own.own, own.python) == (True, sys.executable)
+    assert (other.own, other.near, other.file) == (False, False, str(package / "__init__.py"))
+    assert (near.own, near.near) == (False, True)
+    assert "Rename" in next(judge_import(near)).mend
+    assert "pip uninstall" in next(judge_import(other)).mend
+
+
 @pytest.mark.slow
 def test_an_engine_that_hangs_holds_up_neither_the_doctor_nor_its_other_parts(
     stub: Stub, somewhere: dict[str, str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -104,10 +126,10 @@ def test_a_folder_that_cannot_be_written_says_why(tmp_path: Path) -> None:
 
 
 def test_an_agents_folder_says_whether_it_runs(tmp_path: Path) -> None:
-    from holdfast.agent.guardian.home import GuardianHome
+    from holdfast.agent.guardian.guardian_folder import GuardianFolder
 
     assert probe.look_at_agent(str(tmp_path)).running is False
-    home = GuardianHome(tmp_path / "host")
+    home = GuardianFolder(tmp_path / "host")
     assert probe.look_at_agent(str(tmp_path / "host")).running is True
     home.close()
 

@@ -62,8 +62,8 @@ def test_an_excerpt_begins_where_it_should_and_a_time_stands_before_each_line() 
     at = datetime(2026, 1, 2, 3, 4, 5, 678_900, UTC)
     told = "2026-01-02T03:04:05.678Z "
     excerpt = Excerpt({(1, 0, "stdout"): 4}, since=at, stamps=True)
-    assert excerpt.take(line(b"one\ntw", at=at)) == f"{told}tw".encode()
-    assert excerpt.take(line(b"o\n\nthree", 6, at)) == f"o\n{told}\n{told}three".encode()
-    assert excerpt.take(line(b"\rbar", 14, at)) == b"\rbar"
-    assert excerpt.take(line(b"late", 18, at - timedelta(seconds=1))) == b""
-    assert excerpt.take(line(b"\nhost\n", 22)) == b"\n" + b"-" * 24 + b" host\n"
+    assert excerpt.choose_bytes(line(b"one\ntw", at=at)) == f"{told}tw".encode()
+    assert excerpt.choose_bytes(line(b"o\n\nthree", 6, at)) == f"o\n{told}\n{told}three".encode()
+    assert excerpt.choose_bytes(line(b"\rbar", 14, at)) == b"\rbar"
+    assert excerpt.choose_bytes(line(b"late", 18, at - timedelta(seconds=1))) == b""
+    assert excerpt.choose_bytes(line(b"\nhost\n", 22)) == b"\n" + b"-" * 24 + b" host\n"

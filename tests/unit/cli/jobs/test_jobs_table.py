@@ -63,9 +63,3 @@ def test_a_queued_job_shows_when_it_should_start(stub: Stub) -> None:
     stub.on("GET /v1/forecasts", Answer({"items": [{"job_id": JOB, "ahead": 3, **start}]}))
     line = stub.run("jobs", "--wide").stdout.splitlines()[1]
     assert line.endswith("starts in about 0s (0s to ?), 3 ahead")
-
-
-def test_a_controller_without_forecasts_lists_queued_jobs_too(stub: Stub) -> None:
-    row = job_record(state="queued", reason="queued", queued_at="2026-01-01T00:00:00Z")
-    stub.on("GET /v1/jobs", Answer({"items": [row], "next": None}))
-    assert stub.run("jobs").exit_code == 0

@@ -58,6 +58,8 @@ def test_no_rules_and_rules_that_are_not_in_force(stub: Stub) -> None:
         Answer(RulesView(text="x", rules=[], revision=1, problem="line 1: what is x")),
     )
     assert "not in force" in stub.run("rules").stderr
+    stub.on("GET /v1/rules", Answer(msgspec.structs.replace(VIEW, outdated=["config"])))
+    assert "the pattern of rule config is not one of RE2" in stub.run("rules").stderr
 
 
 def test_checking_needs_no_controller(stub: Stub, file: Path) -> None:
@@ -65,7 +67,7 @@ def test_checking_needs_no_controller(stub: Stub, file: Path) -> None:
     assert done.exit_code == 0
     assert "config" in done.stdout
     assert json.loads(stub.run("rules", "check", "--json", str(file)).stdout)[0]["signals"] == [11]
-    file.write_text(RULES + '[[rule]]\nname = "loop"\npattern = "(a+)+b"\ncause = "unknown"\n')
+    file.write_text(RULES + '[[rule]]\nname = "loop"\npattern = "(?=a)b"\ncause = "unknown"\n')
     done = stub.run("rules", "check", str(file))
     assert done.exit_code == 2
     assert "line 9: pattern:" in done.stderr

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.cli.live.screen import name_keys
 from holdfast.cli.output import count_columns, unstyle
 from holdfast.cli.watch.draw import Ask, Focus, View, draw_top, press, settle, sort_jobs
-from holdfast.cli.watch.screen import name_keys
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.records import JobRecord
 from holdfast.wire.api import HostView

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.cli.face import Face
+from holdfast.cli.command_io import CommandIO
 from holdfast.cli.jobs.jobs import jobs_table
-from holdfast.cli.watch.progress import StepLine, say_estimate, say_rate
+from holdfast.cli.live.progress import StepLine, say_estimate, say_rate
 from holdfast.core.progress.pace import Estimate
 from tests.unit.cli.stub import JOB, job_record
 
@@ -68,14 +68,14 @@ def test_the_line_never_stands_behind_the_beginning_of_another(
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        line = StepLine(Face(False), JOB)
-        line.take(job_record(**running()))
+        line = StepLine(CommandIO(False), JOB)
+        line.show_job(job_record(**running()))
         assert b"step 50/100" in os.read(master, 999)
         with line.output(b"half a line"):
             assert os.read(master, 999) == b"\r\x1b[K"
-        line.take(job_record(**running(step=51)))
+        line.show_job(job_record(**running(step=51)))
         with line.output(b" and its end\n"):
             pass
-        line.take(job_record(**running(step=52)))
+        line.show_job(job_record(**running(step=52)))
         assert os.read(master, 999).startswith(b"\r\x1b[Kstep 52/100")
     os.close(master)

@@ -212,7 +212,7 @@ def test_a_program_that_is_stopped_gives_the_terminal_back_and_takes_it_again(bu
 def test_a_bug_gives_the_terminal_back_before_its_traceback(busy: Stub) -> None:
     """SCREEN-1"""
     code = (
-        "import sys; from holdfast.cli.watch.screen import Screen\n"
+        "import sys; from holdfast.cli.live.screen import Screen\n"
         "with Screen() as screen:\n  screen.draw(['drawn']); screen.read_key(60); raise RuntimeError('a bug')\n"
     )
     with terminal(busy, "version") as other:

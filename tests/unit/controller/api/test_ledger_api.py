@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from holdfast.client import AsyncClient
 from holdfast.controller.loops.ledger.ledger import LedgerLoop, PruneLedgerLoop
-from holdfast.core.ledger.close import close_span
+from holdfast.core.ledger.close_minutes import close_span
 from holdfast.core.ledger.values import LedgerName
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served
 

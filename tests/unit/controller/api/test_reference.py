@@ -6,22 +6,22 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.controller.reference import render_metrics_page, render_rest_page
 from holdfast.controller.routes import ENDPOINTS
 from holdfast.controller.runtime.metrics import Metrics
+from tests.reference.rest import render_metrics_page, render_rest_page
 
 PAGES = Path(__file__).resolve().parents[4] / "docs" / "reference"
 
 
 def test_the_rest_page_is_of_today() -> None:
     assert (PAGES / "rest.md").read_text() == render_rest_page(), (
-        "python -m holdfast.controller.reference rest"
+        "python -m tests.reference.rest rest"
     )
 
 
 def test_the_metrics_page_is_of_today() -> None:
     assert (PAGES / "metrics.md").read_text() == render_metrics_page(), (
-        "python -m holdfast.controller.reference metrics"
+        "python -m tests.reference.rest metrics"
     )
 
 

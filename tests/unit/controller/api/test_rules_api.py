@@ -63,9 +63,9 @@ async def test_only_an_admin_writes(served: Served, role: str) -> None:
     ("text", "field", "says"),
     [
         (
-            RULES + '[[rule]]\nname = "bad"\npattern = "(a+)+b"\ncause = "unknown"\n',
+            RULES + '[[rule]]\nname = "bad"\npattern = "(?=a)b"\ncause = "unknown"\n',
             "line 14",
-            "repeats",
+            "look-arounds",
         ),
         (RULES + "[[rule]]\nname = ", "line 13", "Invalid value"),
         ("x" * (MAX_TEXT_BYTES + 1), "text", ""),
@@ -157,6 +157,24 @@ async def test_rules_of_another_version_do_not_stop_the_controller(
         assert (await served.until(job["id"], "failed"))["cause"] == "nonzero_exit"
     assert sum("rules cannot be read" in record.message for record in caplog.records) == 1
     assert (await put(served, RULES)).json()["problem"] == ""
+
+
+async def test_a_pattern_that_an_earlier_version_took_is_named_and_goes_on(
+    served: Served, agent: FakeAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = '[[rule]]\nname = "old"\npattern = "lost(?! contact)"\nnever_retry = true\n'
+    await served.store.settings.write_rules(old)
+    with caplog.at_level(logging.WARNING, "holdfast.controller"):
+        view = (await served.call("GET", "/v1/rules")).json()
+    assert (view["outdated"], [rule["name"] for rule in view["rules"]]) == (["old"], ["old"])
+    assert "the pattern of rule old is not one of RE2" in caplog.text
+    job = await served.submit(retry={"max_retries": 3})
+    await agent.end(await agent.take(), exit_code=1, log_tail="lost")
+    assert "rule operator:old" in (await served.until(job["id"], "failed"))["reason"]
+    both = await put(served, old + RULES)
+    assert both.json()["outdated"] == ["old"]
+    refused = await put(served, old.replace("contact", "power") + RULES)
+    assert (refused.status_code, refused.json()["field"]) == (422, "line 3")
 
 
 async def test_the_client(served: Served) -> None:

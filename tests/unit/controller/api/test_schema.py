@@ -15,6 +15,7 @@ from holdfast.controller.openapi import build_openapi
 from holdfast.controller.routes import ENDPOINTS
 from holdfast.controller.server import RunningServer, bind_socket
 from holdfast.store.postgres.store import PostgresStore
+from tests.simulated.blobs import MemoryBlobs
 from tests.unit.controller.conftest import SECRETS, add_tokens, bearer
 
 # Streams never end by themselves, and the agents' routes want a host's key: test_sync has both.
@@ -38,7 +39,7 @@ def url(pg_server, pg_template) -> Iterator[str]:
         store = PostgresStore(dsn)
         await store.open()
         await add_tokens(store)
-        running = RunningServer(store, bind_socket("127.0.0.1", 0))
+        running = RunningServer(store, bind_socket("127.0.0.1", 0), blobs=MemoryBlobs())
         await running.start()
         found.update(url=running.url, stop=asyncio.Event(), loop=asyncio.get_running_loop())
         ready.set()

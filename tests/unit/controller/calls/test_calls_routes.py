@@ -11,10 +11,10 @@ import pytest
 
 from holdfast.client import AsyncClient
 from holdfast.client.methods.calls import make_set_id
-from holdfast.controller.calls import exchange, outputs
+from holdfast.controller.calls import call_poll, outputs
 from holdfast.controller.runtime.calls import slots
 from holdfast.controller.server import RunningServer, bind_socket
-from holdfast.core.calls import leave
+from holdfast.core.calls import executor_exit
 from holdfast.core.calls.marks import make_mark
 from holdfast.core.calls.values import FunctionSpec, find_family
 from holdfast.core.facts import TaskFacts
@@ -33,6 +33,7 @@ from holdfast.wire.calls import (
     ExecutorReport,
     ModelLoad,
 )
+from tests.simulated.blobs import MemoryBlobs
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer
 from tests.waits import within
 
@@ -555,9 +556,9 @@ async def test_the_client_refuses_a_set_that_is_none(client: AsyncClient) -> Non
 async def test_an_idle_executor_gives_its_slot_to_another_family(
     client: AsyncClient, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leave, "IDLE_YIELD_SECONDS", -1.0)
+    monkeypatch.setattr(executor_exit, "IDLE_YIELD_SECONDS", -1.0)
     monkeypatch.setattr(slots, "FRESH_SECONDS", 0.0)
-    monkeypatch.setattr(exchange, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(call_poll, "LOOK_SECONDS", 0.05)
     small = FakeAgent(served, "small", cpu_slots=1, labels={"app/mytasks": "yes"})
     await small.register()
     await client.submit_calls(SPEC, args(1))
@@ -624,7 +625,7 @@ async def test_a_reader_waits_for_what_an_agent_could_not_send(
     batch = await executor.take()
     first = make_mark(made.id, 0, 1).encode() + b"first\n"
     await agent.send_log(executor.key, first)
-    running = RunningServer(served.store, bind_socket("127.0.0.1", 0))
+    running = RunningServer(served.store, bind_socket("127.0.0.1", 0), blobs=MemoryBlobs())
     await running.start()
     agent.served = new = Served(running, served.store)
     if not away:

@@ -39,7 +39,7 @@ def handed(*batches: int, calls: int = 1) -> ExecutorTurned:
 
 def test_a_batch_on_its_way_is_held() -> None:
     overlap = Overlap()
-    overlap.note(handed(5), exchange=3)
+    overlap.note_answer(handed(5), exchange=3)
     seen, _ = overlap.trim(turn(held=(4,)), arrived=2)
     assert seen.report.held == [4, 5]
     assert overlap.trim(turn(held=(5,)), arrived=2)[0].report.held == [5]
@@ -51,7 +51,7 @@ def test_a_batch_on_its_way_is_held() -> None:
 def test_what_is_on_its_way_was_asked_for(want: int, left: int) -> None:
     """Others beside it would wait behind it, for as long as it runs, in one executor of many."""
     overlap = Overlap()
-    overlap.note(handed(5, calls=4), exchange=3)
+    overlap.note_answer(handed(5, calls=4), exchange=3)
     assert overlap.trim(turn(want=want), arrived=2)[0].report.want == left
     assert overlap.trim(turn(want=want, held=(5,)), arrived=2)[0].report.want == want
     assert overlap.trim(turn(want=want), arrived=3)[0].report.want == want, "the store counts it"
@@ -59,7 +59,7 @@ def test_what_is_on_its_way_was_asked_for(want: int, left: int) -> None:
 
 def test_recorded_ends_are_answered_for_without_the_store() -> None:
     overlap = Overlap()
-    overlap.note(ExecutorTurned(key=KEY, recorded=[(5, 0), (5, 1)]), exchange=1)
+    overlap.note_answer(ExecutorTurned(key=KEY, recorded=[(5, 0), (5, 1)]), exchange=1)
     seen, repeated = overlap.trim(turn(ends={5: range(4), 6: range(2)}), arrived=1)
     left = {each.batch: [end.position for end in each.ends] for each in seen.report.ends}
     assert left == {5: [2, 3], 6: [0, 1]}
@@ -73,7 +73,7 @@ def test_recorded_ends_are_answered_for_without_the_store() -> None:
 def test_it_remembers_a_few_batches_alone() -> None:
     overlap = Overlap()
     for number in range(100):
-        overlap.note(ExecutorTurned(key=KEY, recorded=[(number, 0)]), exchange=number)
+        overlap.note_answer(ExecutorTurned(key=KEY, recorded=[(number, 0)]), exchange=number)
     assert overlap.trim(turn(ends={1: range(1)}), arrived=0)[1] == []
     assert overlap.trim(turn(ends={99: range(1)}), arrived=0)[1] == [(99, 0)]
 
@@ -81,11 +81,11 @@ def test_it_remembers_a_few_batches_alone() -> None:
 def test_an_executor_that_is_over_asks_for_nothing() -> None:
     over = OverExecutors()
     assert over.trim(turn(want=3)) == turn(want=3)
-    over.note([ExecutorReport(key=KEY, closing=Closing(facts=TaskFacts()))])
-    over.note([ExecutorReport(key=TaskKey("1" * 20, 0, 1))])
+    over.note_executors([ExecutorReport(key=KEY, closing=Closing(facts=TaskFacts()))])
+    over.note_executors([ExecutorReport(key=TaskKey("1" * 20, 0, 1))])
     assert over.trim(turn(held=(5,), want=3)) == turn(held=(5,))
     assert KEY in over
     for number in range(1000):
         key = TaskKey(f"{number:020}", 0, 2)
-        over.note([ExecutorReport(key=key, closing=Closing(facts=TaskFacts()))])
+        over.note_executors([ExecutorReport(key=key, closing=Closing(facts=TaskFacts()))])
     assert KEY not in over, "it remembers the last ones alone"

@@ -4,12 +4,12 @@ import hashlib
 
 import pytest
 
-from holdfast.blobs.memory import MemoryBlobs
 from holdfast.client import AsyncClient
 from holdfast.controller.calls.sets import check_args
 from holdfast.controller.loops.checkpoints import CheckpointsLoop
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.errors import ValidationError
+from tests.simulated.blobs import MemoryBlobs
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer
 
 DATA = b"\x00large" * 1000

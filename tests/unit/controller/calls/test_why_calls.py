@@ -184,7 +184,7 @@ def test_a_back_off_says_until_when_and_why() -> None:
 
 def test_an_end_says_how_and_what_to_do() -> None:
     ended = {"phase": "ended", "state": CallState.FAILED, "reason": "ValueError: no"}
-    assert say(ended) == [("ended", "it failed: ValueError: no", "holdfast tasks retry s.1")]
+    assert say(ended) == [("ended", "it failed: ValueError: no", "holdfast calls retry s.1")]
     assert say({"phase": "ended", "state": CallState.SUCCEEDED})[0][2] == ""
 
 

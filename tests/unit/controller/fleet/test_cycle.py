@@ -40,7 +40,7 @@ async def world(make_store: MakeStore) -> World:
 
 async def test_a_host_comes_serves_and_goes(world: World) -> None:
     first = await world.cycle()
-    assert first.actions.workers_spawned == 1
+    assert first.actions.hosts_rented == 1
     await world.cycle()
     (host,) = await world.active()
     (order,) = world.provider.orders.values()
@@ -85,7 +85,7 @@ async def test_an_offer_without_capacity_is_left_alone_for_a_while(world: World)
     world.provider.create_errors = [(NoCapacity("none in this region"), False)]
     await world.cycle()
     summary = await world.cycle(5.0)
-    assert summary.actions.workers_spawned == 0
+    assert summary.actions.hosts_rented == 0
     assert "none in this region" in (await world.store.fleet.get_pool("p")).blocked
 
 
@@ -136,7 +136,7 @@ async def test_a_provider_that_cannot_be_asked_is_said_and_rents_nothing(world: 
     await world.cycle()
     assert "KeyError: 'machines'" in (await world.store.fleet.get_pool("p")).blocked
     world.provider.list_error = None
-    assert (await world.cycle()).actions.workers_spawned == 3
+    assert (await world.cycle()).actions.hosts_rented == 3
     assert (await world.store.fleet.get_pool("p")).blocked == ""
 
 
@@ -157,11 +157,11 @@ async def test_a_dead_provider_does_not_keep_the_jobs_from_another_pool(
     await world.store.jobs.submit_jobs(jobs, now=world.now)
     other = PoolCycles(world.controller, "dear")
     world.provider.list_error = ProviderDown("connection refused")
-    assert (await world.cycle()).actions.workers_spawned == 0
+    assert (await world.cycle()).actions.hosts_rented == 0
     world.provider.list_error = None
     summary = await other.run(await world.store.fleet.get_pool("dear"))
-    assert summary.actions.workers_spawned == 1
-    await other.rentals.settle()
+    assert summary.actions.hosts_rented == 1
+    await other.rentals.wait_for_calls()
     await other.close()
 
 
@@ -197,7 +197,7 @@ async def test_the_words_about_a_machine_that_starts_are_shown_and_are_the_reaso
     assert (host.state, host.provider_says) == (HostState.SPAWNING, words)
     for _ in range(12):
         summary = await world.cycle()
-        if summary.actions.workers_failed:
+        if summary.actions.hosts_failed:
             break
     ended = await world.store.hosts.get_host(host.id)
     assert ended.reason == f"its machine did not start within 300 s; its provider says: {words}"
@@ -257,7 +257,7 @@ async def test_a_machine_that_its_provider_lost_is_replaced(world: World) -> Non
     (before,) = await world.active()
     world.provider.end("m-1", "its node failed")
     summary = await world.cycle()
-    assert summary.actions.workers_failed == 1
+    assert summary.actions.hosts_failed == 1
     await world.cycle()
     await world.cycle()
     (after,) = await world.active()
@@ -381,11 +381,11 @@ async def test_a_silent_host_is_no_supply_for_a_job_and_none_is_rented_while_not
     for _ in range(3):
         await world.cycle()
     world.dead = {"m-1"}
-    assert (await world.cycle()).actions.workers_spawned == 0
+    assert (await world.cycle()).actions.hosts_rented == 0
     job = NewJob(id="0" * 20, spec=JobSpec(argv=("true",)), queue="cpu")
     await world.store.jobs.submit_jobs([job], now=world.now)
     summary = await world.cycle()
-    assert (summary.actions.workers_spawned, summary.actions.workers_failed) == (1, 0)
+    assert (summary.actions.hosts_rented, summary.actions.hosts_failed) == (1, 0)
 
 
 async def test_jobs_that_their_queue_does_not_let_run_rent_no_hosts(world: World) -> None:
@@ -397,11 +397,11 @@ async def test_jobs_that_their_queue_does_not_let_run_rent_no_hosts(world: World
     await world.store.jobs.submit_jobs(jobs, now=world.now)
     summary = await world.cycle()
     assert summary.status.queued_tasks == 2
-    assert summary.actions.workers_spawned == 1
+    assert summary.actions.hosts_rented == 1
     await world.store.settings.put_queue("gpu", {"max_running": 9}, now=world.now)
     await world.controller.settings.refresh()
     summary = await world.cycle()
-    assert summary.actions.workers_spawned == 2
+    assert summary.actions.hosts_rented == 2
 
 
 async def test_a_providers_own_price_counts_at_the_ceilings_and_on_record(
@@ -411,7 +411,7 @@ async def test_a_providers_own_price_counts_at_the_ceilings_and_on_record(
     await world.make_pool()
     world.provider.price = 2.5
     summary = await world.cycle()
-    assert summary.actions.workers_spawned == 0
+    assert summary.actions.hosts_rented == 0
     said = "pool p at its $/hour ceiling of $2.00: one more host would make it $2.50"
     assert said in summary.reasons
     world.provider.quote_error = ProviderDown("no prices now")
@@ -438,8 +438,8 @@ async def test_what_a_provider_asks_decides_between_pools(make_store: MakeStore)
     spec = JobSpec(argv=("true",), gpus=1)
     await world.store.jobs.submit_jobs([NewJob(id="j", spec=spec, queue="gpu")], now=world.now)
     cycles = PoolCycles(world.controller, "other")
-    assert (await cycles.plan(record)).summary.actions.workers_spawned == 1
-    assert (await world.cycle()).actions.workers_spawned == 0, "the job is the other pool's"
+    assert (await cycles.plan(record)).summary.actions.hosts_rented == 1
+    assert (await world.cycle()).actions.hosts_rented == 0, "the job is the other pool's"
     await cycles.close()
 
 
@@ -462,8 +462,8 @@ async def test_the_first_plan_of_a_pool_hears_the_prices_of_those_it_competes_wi
     cycles = await _compete(world)
     world.provider.prices["gpu"] = 0.5
     record = await world.store.fleet.get_pool("other")
-    assert (await cycles.run(record)).actions.workers_spawned == 0
-    assert (await world.cycle()).actions.workers_spawned == 1
+    assert (await cycles.run(record)).actions.hosts_rented == 0
+    assert (await world.cycle()).actions.hosts_rented == 1
     assert world.provider.calls.count("quote") == 2, "each pool is asked once a minute"
     await cycles.close()
 
@@ -474,7 +474,7 @@ async def test_a_pool_that_serves_other_queues_is_not_asked(make_store: MakeStor
     record = await world.store.fleet.get_pool("other")
     await world.store.fleet.put_pool(msgspec.structs.replace(record.spec, queues=()), now=world.now)
     record = await world.store.fleet.get_pool("other")
-    assert (await cycles.plan(record)).summary.actions.workers_spawned == 1
+    assert (await cycles.plan(record)).summary.actions.hosts_rented == 1
     assert world.provider.calls.count("quote") == 1
     await cycles.close()
 
@@ -489,10 +489,10 @@ async def test_a_provider_that_hangs_holds_up_the_plan_of_another_pool_for_a_whi
     gate = world.provider.quote_gates["gpu"] = asyncio.Event()
     monkeypatch.setattr(prices, "WAIT_SECONDS", 0.0)
     record = await world.store.fleet.get_pool("other")
-    assert (await cycles.plan(record)).summary.actions.workers_spawned == 1
+    assert (await cycles.plan(record)).summary.actions.hosts_rented == 1
     gate.set()
     await world.controller.prices.asking["p"]
-    assert (await cycles.plan(record)).summary.actions.workers_spawned == 0
+    assert (await cycles.plan(record)).summary.actions.hosts_rented == 0
     await cycles.close()
     await world.controller.background.close()
 
@@ -501,7 +501,7 @@ async def test_without_prices_of_the_provider_the_offers_count(make_store: MakeS
     world = await make_world(make_store)
     await world.make_pool()
     world.provider.quote_error = ProviderDown("no prices now")
-    assert (await world.cycle()).actions.workers_spawned == 1
+    assert (await world.cycle()).actions.hosts_rented == 1
     (instance,) = await world.store.fleet.list_instances()
     assert instance.usd_per_hour == 1.0
 

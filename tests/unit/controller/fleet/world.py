@@ -25,6 +25,7 @@ from holdfast.errors import Forbidden
 from holdfast.moves.values import HostSync, HostSynced
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.agent import HostFacts, RegisterRequest
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.pg_fixture import MakeStore
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -185,7 +186,10 @@ class World:
             return provider
 
         self.controller = Controller(
-            store, clock=lambda: self.now.timestamp(), open_provider=open_provider
+            store,
+            clock=lambda: self.now.timestamp(),
+            open_provider=open_provider,
+            blobs=MemoryBlobs(),
         )
         self.controller.url = "http://controller"
         self.controller.leadership.begin(START)

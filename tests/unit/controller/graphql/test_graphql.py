@@ -18,7 +18,6 @@ from graphql import GraphQLObjectType, get_introspection_query, get_named_type, 
 from holdfast.controller.graphql.endpoint import GraphqlRequest, Service, find_service
 from holdfast.controller.graphql.limits import Limits
 from holdfast.controller.graphql.reads import Reads
-from holdfast.controller.graphql.reference import render_page
 from holdfast.controller.graphql.schema import load_schema
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
@@ -35,9 +34,12 @@ from holdfast.core.records import (
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import Unavailable
 from holdfast.store.postgres.connection.leadership import PostgresLeadership
-from holdfast.store.postgres.connection.ports import OnSession
+from holdfast.store.postgres.connection.parts import OnSession
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.version import name_install
 from holdfast.wire.api import ChainLink, HostView, RetryState, Why, WhyLine
+from tests.reference.graphql import render_page
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.rig import Rig, fails
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer, gpu
 from tests.waits import within
@@ -150,7 +152,7 @@ async def run_chain(served: Served, agent: FakeAgent) -> tuple[str, Any]:
 
 
 def test_the_page_is_of_today() -> None:
-    assert PAGE.read_text() == render_page(), "python -m holdfast.controller.graphql.reference"
+    assert PAGE.read_text() == render_page(), "python -m tests.reference.graphql"
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -182,8 +184,9 @@ import asyncio
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.graphql.endpoint import NotInstalled, find_service
 from holdfast.store.postgres.store import PostgresStore
+from tests.simulated.blobs import MemoryBlobs
 try:
-    asyncio.run(find_service(Controller(PostgresStore(""))))
+    asyncio.run(find_service(Controller(PostgresStore(""), blobs=MemoryBlobs())))
 except NotInstalled as error:
     print(error.status, error.code, error.message)
 """
@@ -191,7 +194,7 @@ except NotInstalled as error:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
     assert said.startswith("501 graphql_not_installed ")
-    assert "pip install 'holdfast[server,graphql]'" in said
+    assert name_install("server", "graphql") in said
 
 
 # ---- what it says, beside what REST says
@@ -685,7 +688,7 @@ class CountingPort:
 
 
 def service_over(store: Any, limits: Limits | None = None) -> Service:
-    return Service(Controller(store), load_schema(), limits or Limits())
+    return Service(Controller(store, blobs=MemoryBlobs()), load_schema(), limits or Limits())
 
 
 async def fill(store: PostgresStore, jobs: int) -> None:
@@ -846,7 +849,7 @@ async def test_nothing_is_read_for_a_query_that_was_given_up(
 
 async def test_a_closed_reader_calls_nothing(store: PostgresStore) -> None:
     counting = Counting(store)
-    reads = Reads(Controller(counting), 1, 1)  # type: ignore[arg-type]  # it is one by __getattr__
+    reads = Reads(Controller(counting, blobs=MemoryBlobs()), 1, 1)  # type: ignore[arg-type]  # it is one by __getattr__
     reads.close()
     with pytest.raises(asyncio.CancelledError):
         await reads.call(counting.settings.list_queues)
@@ -882,7 +885,7 @@ async def test_few_queries_are_worked_on_at_once(store: PostgresStore) -> None:
 @pytest.fixture
 async def shaky(store: PostgresStore) -> AsyncIterator[tuple[Served, Counting]]:
     counting = Counting(store)
-    running = RunningServer(counting, bind_socket("127.0.0.1", 0))  # type: ignore[arg-type]  # it is one by __getattr__
+    running = RunningServer(counting, bind_socket("127.0.0.1", 0), blobs=MemoryBlobs())  # type: ignore[arg-type]  # it is one by __getattr__
     await running.start()
     served = Served(running, store)
     yield served, counting

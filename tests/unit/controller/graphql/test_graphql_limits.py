@@ -27,6 +27,7 @@ from holdfast.controller.graphql.schema import load_schema
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.ids import make_id
 from holdfast.store.postgres.store import PostgresStore
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.pg_fixture import PgServer
 from tests.store.rig import Rig, fails
 
@@ -139,7 +140,7 @@ class Answering:
         self.runner.run(fill(store))
 
     def answer(self, query: str, limits: Limits) -> Any:
-        service = Service(Controller(self.store), PREPARED, limits)
+        service = Service(Controller(self.store, blobs=MemoryBlobs()), PREPARED, limits)
         return self.runner.run(service.answer(GraphqlRequest(query=query)))
 
     def close(self) -> None:

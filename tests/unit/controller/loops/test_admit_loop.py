@@ -14,6 +14,7 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.core.spec import JobSpec
 from holdfast.moves.values import AdmissionSnapshot, NewJob
 from holdfast.store.postgres.store import PostgresStore
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.rig import Rig
 
 
@@ -25,7 +26,7 @@ class Deep:
         self.rig = Rig(store)
         self.ran = 0.0
         self.limits: list[int] = []
-        self.controller = Controller(store, clock=lambda: self.ran)
+        self.controller = Controller(store, clock=lambda: self.ran, blobs=MemoryBlobs())
         self.loop = AdmitLoop(self.controller)
         read = store.admission.read_admission
 

@@ -13,6 +13,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.moves.values import NewJob
 from holdfast.store.postgres.calls.values import CLOSING_SECONDS, ExecutorTurn, ExecutorTurned
 from holdfast.wire.calls import BatchEnds, CallEnd, ExecutorReport
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.rig import START, Rig
 
 SPEC = msgspec.convert(
@@ -25,7 +26,9 @@ class Led:
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        self.controller = Controller(rig.store, clock=lambda: (rig.now - START).total_seconds())
+        self.controller = Controller(
+            rig.store, clock=lambda: (rig.now - START).total_seconds(), blobs=MemoryBlobs()
+        )
         self.controller.leadership.begin(START - timedelta(hours=1))
         self.loop = CallsLoop(self.controller)
         self.woken = self.controller.wakes.topic(f"calls:{find_family(SPEC, 'cpu').name}")

@@ -16,6 +16,7 @@ from holdfast.core.states import JobState
 from holdfast.moves.values import JobFilter
 from holdfast.store.postgres.calls.values import BusyCall, ExecutorTurn, ExecutorTurned, Feed
 from holdfast.wire.calls import ExecutorReport
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.rig import Rig
 
 FAMILY = Family(app="mytasks", queue="cpu")
@@ -56,7 +57,7 @@ class Led:
         self.feeds = Feeds()
         store = rig.store
         store.calls = self.feeds  # type: ignore[assignment]  # only what the loop reads
-        self.controller = Controller(store, clock=lambda: 0.0)
+        self.controller = Controller(store, clock=lambda: 0.0, blobs=MemoryBlobs())
         self.loop = ExecutorsLoop(self.controller)
 
     def tell_mean(self, seconds: float) -> None:
@@ -64,13 +65,13 @@ class Led:
         key = TaskKey("0" * 20, 0, 1)
         report = ExecutorReport(key=key, mean_seconds=seconds)
         turn = ExecutorTurn(host_id="h1", incarnation="i", report=report, family=FAMILY.name)
-        self.controller.calls.note(turn, ExecutorTurned(key=key))
+        self.controller.calls.note_report(turn, ExecutorTurned(key=key))
 
     def tell_room(self, job_id: str, free_gb: float, family: Family) -> None:
         """Have an executor report what its GPU has for a model."""
         report = ExecutorReport(key=TaskKey(job_id, 0, 1), free_gb=free_gb)
         turn = ExecutorTurn(host_id="h1", incarnation="i", report=report, family=family.name)
-        self.controller.calls.note(turn, ExecutorTurned(key=report.key))
+        self.controller.calls.note_report(turn, ExecutorTurned(key=report.key))
 
     async def live(self) -> list[JobRecord]:
         found = await self.rig.store.jobs.list_jobs(JobFilter(executors="only"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.controller.loops.leader import Leader
-from holdfast.controller.loops.silhouette import keep_running
+from holdfast.controller.loops.loop import keep_running
 from holdfast.controller.loops.sweeps import DeadHostsLoop, LeasesLoop
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.outages import QUIET_SECONDS, TOLERATED_SECONDS, Outages
@@ -19,6 +19,7 @@ from holdfast.errors import Unavailable
 from holdfast.moves.values import HostSync, HostSynced
 from holdfast.store.postgres.connection.leadership import DueLook
 from holdfast.store.postgres.store import PostgresStore
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.rig import Rig
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.waits import within
@@ -62,7 +63,7 @@ async def test_a_loop_goes_on_where_what_it_waits_for_is_cancelled(store: Postgr
         if run == 1:
             raise asyncio.CancelledError
 
-    controller, loop = Controller(store), Counting(act)
+    controller, loop = Controller(store, blobs=MemoryBlobs()), Counting(act)
     task = asyncio.create_task(keep_running(controller, loop))
     await until(lambda: loop.runs == 2)
     task.cancel()
@@ -79,7 +80,7 @@ async def test_a_loop_that_fails_while_the_server_stops_leaves_the_others_their_
         assert run < 50, "it spins"
         raise Unavailable("the store is away")
 
-    controller, loop = Controller(store), Counting(act)
+    controller, loop = Controller(store, blobs=MemoryBlobs()), Counting(act)
     task = asyncio.create_task(keep_running(controller, loop))
     await until(lambda: loop.runs == 1)
     controller.wakes.close()
@@ -92,7 +93,7 @@ async def test_a_loop_that_fails_while_the_server_stops_leaves_the_others_their_
 
 
 async def test_a_hint_wakes_a_loop_long_before_its_interval(store: PostgresStore) -> None:
-    controller, loop = Controller(store), Counting()
+    controller, loop = Controller(store, blobs=MemoryBlobs()), Counting()
     leader = asyncio.create_task(Leader(controller, [loop]).run())
     await until(lambda: loop.runs == 1)
     controller.poke("admit")
@@ -122,7 +123,7 @@ class Scripted:
 
 async def begin_loop(store: PostgresStore) -> tuple[Controller, Counting, list[asyncio.Task[None]]]:
     """Run a loop by the look, which comes every second, for its first turn."""
-    controller, loop = Controller(store), Resting()
+    controller, loop = Controller(store, blobs=MemoryBlobs()), Resting()
     tasks = [
         asyncio.create_task(controller.looks.run()),
         asyncio.create_task(keep_running(controller, loop)),
@@ -215,7 +216,7 @@ async def test_where_every_hint_is_lost_each_loop_finds_its_work_by_the_look(
 async def test_the_look_tells_when_settings_have_changed(store: PostgresStore) -> None:
     """One reading of the settings serves for as long as their revision stands."""
     now = 0.0
-    controller = Controller(store, clock=lambda: now)
+    controller = Controller(store, clock=lambda: now, blobs=MemoryBlobs())
     first = await controller.settings.current()
     now = 100.0
     controller.looks.ask("admit")
@@ -234,7 +235,7 @@ async def test_a_loop_that_fails_is_logged_and_goes_on(
         if run == 1:
             raise RuntimeError("no reason")
 
-    controller, loop = Controller(store), Counting(fail_at_first)
+    controller, loop = Controller(store, blobs=MemoryBlobs()), Counting(fail_at_first)
     leader = asyncio.create_task(Leader(controller, [loop]).run())
     await until(lambda: loop.runs == 2)
     assert "loop counting failed; it goes on" in caplog.text
@@ -246,7 +247,7 @@ async def test_a_failing_loop_is_not_made_busy_by_hints(store: PostgresStore) ->
     def fail(run: int) -> None:
         raise Unavailable("away")
 
-    controller, loop = Controller(store), Counting(fail)
+    controller, loop = Controller(store, blobs=MemoryBlobs()), Counting(fail)
     leader = asyncio.create_task(Leader(controller, [loop]).run())
     await until(lambda: loop.runs == 1)
     for _ in range(20):
@@ -275,7 +276,7 @@ async def test_a_loop_ends_though_the_word_to_end_was_swallowed_below(
             return {}
 
     loop = Swallowing()
-    task = asyncio.create_task(keep_running(Controller(store), loop))
+    task = asyncio.create_task(keep_running(Controller(store, blobs=MemoryBlobs()), loop))
     await until(lambda: loop.runs == 1)
     task.cancel()
     async with within(5):  # otherwise it runs on, and the wait for its end has no end
@@ -293,7 +294,7 @@ async def test_loops_stop_when_leadership_is_lost_and_start_anew(
         return leads
 
     monkeypatch.setattr(store.leadership, "try_lead", try_lead)
-    controller, loop = Controller(store), Counting()
+    controller, loop = Controller(store, blobs=MemoryBlobs()), Counting()
     leader = asyncio.create_task(Leader(controller, [loop]).run())
     await until(lambda: loop.runs == 1)
     first = controller.leadership.since
@@ -367,7 +368,7 @@ def test_the_longest_wait_of_several_calls_counts() -> None:
 
 async def test_a_loop_that_had_nothing_to_ask_ends_no_outage(store: PostgresStore) -> None:
     """The leases' loop looks away while an outage goes on, and must not be what ends it."""
-    controller, loop = Controller(store, clock=lambda: 100.0), Counting()
+    controller, loop = Controller(store, clock=lambda: 100.0, blobs=MemoryBlobs()), Counting()
     controller.outages.note_failure(Unavailable("away"))
     task = asyncio.create_task(keep_running(controller, loop))
     await until(lambda: loop.runs == 1)
@@ -385,7 +386,7 @@ async def test_a_step_of_the_databases_clock_takes_nobody_for_silent(
     """LEASE-5: no job is lost by it, no host is called dead, and a host that falls silent
     then is still found a lease later."""
     rig, ran = told_rig, [0.0]
-    controller = Controller(rig.store, clock=lambda: ran[0])
+    controller = Controller(rig.store, clock=lambda: ran[0], blobs=MemoryBlobs())
     leases, dead = LeasesLoop(controller), DeadHostsLoop(controller)
 
     async def run(seconds: float, *, heard: bool, stepped: float = 0.0) -> list[Mapping[str, Any]]:
@@ -415,7 +416,7 @@ class Swept:
 
     def __init__(self, rig: Rig) -> None:
         self._rig, self._ran = rig, 0.0
-        self.controller = Controller(self._rig.store, clock=lambda: self._ran)
+        self.controller = Controller(self._rig.store, clock=lambda: self._ran, blobs=MemoryBlobs())
         self._loop = DeadHostsLoop(self.controller)
 
     async def begin(self) -> None:
@@ -465,7 +466,7 @@ async def test_renewals_that_wait_for_the_store_are_no_hosts_silence(told_rig: R
 async def test_a_leader_in_an_outage_stamps_no_renewals(store: PostgresStore) -> None:
     """LEASE-6: what reads the time meanwhile is no proof that a renewal could be written."""
     ran = [0.0]
-    controller = Controller(store, clock=lambda: ran[0])
+    controller = Controller(store, clock=lambda: ran[0], blobs=MemoryBlobs())
     controller.leadership.begin(await store.now() - timedelta(hours=1))
     first = await controller.leadership.read_time()
     controller.outages.note_failure(Unavailable("away"))

@@ -17,6 +17,7 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.core.causes import Cause
 from holdfast.core.endings.replace import plan_replacement
 from holdfast.core.states import JobState, TaskState
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.conformance.members import KILLED
 from tests.store.rig import STOPPED, Rig
 
@@ -45,7 +46,7 @@ async def _reserve(rig: Rig, started: tuple[int, ...], *, supervised: bool = Tru
 
 
 async def test_a_late_member_is_placed_anew_where_the_script_runs(rig: Rig) -> None:
-    job_id, controller = await _reserve(rig, (0, 1)), Controller(rig.store)
+    job_id, controller = await _reserve(rig, (0, 1)), Controller(rig.store, blobs=MemoryBlobs())
     rig.tick(61)
     assert await ReservationsLoop(controller).run_once() == {}
     task = (await rig.store.jobs.list_tasks(job_id))[2]
@@ -65,7 +66,10 @@ async def test_a_late_member_is_placed_anew_where_the_script_runs(rig: Rig) -> N
 async def test_a_late_script_takes_all_with_it(rig: Rig) -> None:
     job_id = await _reserve(rig, (1, 2))
     rig.tick(61)
-    assert await ReservationsLoop(Controller(rig.store)).run_once() == {"expired": 0, "late": 1}
+    assert await ReservationsLoop(Controller(rig.store, blobs=MemoryBlobs())).run_once() == {
+        "expired": 0,
+        "late": 1,
+    }
     assert (await rig.job(job_id)).drain_cause is Cause.START_TIMEOUT
 
 
@@ -84,7 +88,7 @@ async def test_a_start_that_waits_for_a_silent_host_is_drained(rig: Rig) -> None
     """And the silent rank keeps its place until its lease is over (GANG-3)."""
     job_id, controller = (
         await _reserve(rig, (0, 1), supervised=False),
-        Controller(rig.store, clock=lambda: rig.now.timestamp()),
+        Controller(rig.store, clock=lambda: rig.now.timestamp(), blobs=MemoryBlobs()),
     )
     controller.leadership.begin(rig.now - timedelta(days=1))
     loop = ReservationsLoop(controller)
@@ -106,7 +110,7 @@ async def test_a_start_that_waits_for_a_silent_host_is_drained(rig: Rig) -> None
 async def test_a_silent_member_that_has_not_started_is_stopped_by_itself(rig: Rig) -> None:
     job_id, controller = (
         await _reserve(rig, (0,)),
-        Controller(rig.store, clock=lambda: rig.now.timestamp()),
+        Controller(rig.store, clock=lambda: rig.now.timestamp(), blobs=MemoryBlobs()),
     )
     controller.leadership.begin(rig.now - timedelta(days=1))
     assert await _silence(rig, ReservationsLoop(controller), job_id, 31) == [{}] * 31
@@ -119,7 +123,7 @@ async def test_a_start_is_not_drained_for_the_controllers_own_silence(rig: Rig) 
     """LEAD-4."""
     job_id = await _reserve(rig, (0, 1), supervised=False)
     ran = [0.0]
-    controller = Controller(rig.store, clock=lambda: ran[0])
+    controller = Controller(rig.store, clock=lambda: ran[0], blobs=MemoryBlobs())
     controller.leadership.begin(rig.now - timedelta(days=1))
     loop = ReservationsLoop(controller)
     assert await loop.run_once() == {}
@@ -131,7 +135,7 @@ async def test_a_start_is_not_drained_for_the_controllers_own_silence(rig: Rig) 
 
 async def test_a_replacement_that_does_not_start_is_placed_elsewhere(rig: Rig) -> None:
     job_id, keys = await rig.supervised(recovery_timeout_seconds=60.0)
-    controller = Controller(rig.store)
+    controller = Controller(rig.store, blobs=MemoryBlobs())
     await rig.host("h4", slots=1)
     await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
     await MembersLoop(controller).run_once()
@@ -170,7 +174,9 @@ async def test_a_member_that_cannot_be_decided_keeps_no_other_from_it(
     for rank in (1, 2):
         await rig.sync(await rig.where(job_id, rank), ended=[(keys[rank], KILLED)])
     with caplog.at_level(logging.INFO):
-        assert (await MembersLoop(Controller(rig.store)).run_once())["replaced"] == 1
+        assert (await MembersLoop(Controller(rig.store, blobs=MemoryBlobs())).run_once())[
+            "replaced"
+        ] == 1
     assert "the fall of rank 1 could not be decided" in caplog.text
     states = [task.state for task in await rig.store.jobs.list_tasks(job_id)]
     assert states == [TaskState.RUNNING, TaskState.FAILED, TaskState.BLOCKED]
@@ -178,7 +184,7 @@ async def test_a_member_that_cannot_be_decided_keeps_no_other_from_it(
 
 async def test_the_deadline_of_a_hosts_drain_wakes_the_host_of_a_member(rig: Rig) -> None:
     job_id, _ = await rig.supervised()
-    controller = Controller(rig.store)
+    controller = Controller(rig.store, blobs=MemoryBlobs())
     host = await rig.where(job_id, 1)
     await rig.store.hosts.move_host(host, "drain", "disk swap", deadline_seconds=10.0, now=rig.now)
     rig.tick(11)

@@ -25,6 +25,7 @@ from holdfast.core.report.rows import HoursReport
 from holdfast.core.states import JobState
 from holdfast.errors import ValidationError
 from holdfast.moves.values import TaskBeat
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.rig import START, STOPPED, Rig
 
 
@@ -33,7 +34,7 @@ class Leader:
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        self.controller = Controller(rig.store)
+        self.controller = Controller(rig.store, blobs=MemoryBlobs())
         self.budgets = BudgetsLoop(self.controller)
         self.idle = IdleGpusLoop(self.controller)
         self.told: dict[TaskKey, Tally] = {}

@@ -15,6 +15,7 @@ from holdfast.core.workflows.records import NodeRecord
 from holdfast.core.workflows.values import WorkflowSpec
 from holdfast.errors import Unavailable
 from holdfast.moves.workflows import NewRun
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.rig import Rig
 
 RUN, OTHER = "0" * 20, "1" * 20
@@ -25,7 +26,7 @@ class Flow:
 
     def __init__(self, rig: Rig) -> None:
         self.rig, self.store = rig, rig.store
-        self.controller = Controller(self.store)
+        self.controller = Controller(self.store, blobs=MemoryBlobs())
         self.loop = DispatchLoop(self.controller)
 
     async def submit(self, *nodes: dict[str, Any], run: str = RUN) -> None:

@@ -17,6 +17,7 @@ from holdfast.controller.server import RunningServer, bind_socket
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.store.postgres.store import PostgresStore
+from tests.simulated.blobs import MemoryBlobs
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.webhooks.receiver import OK, Receiver, hang, receive, status
 from tests.waits import within
@@ -197,7 +198,7 @@ async def test_what_was_sent_and_not_recorded_is_sent_again(
     await served.call("POST", f"/v1/jobs/{job['id']}/cancel", json={})
     await phone.until(1)
     await served.running.stop()
-    again = RunningServer(store, bind_socket("127.0.0.1", 0))
+    again = RunningServer(store, bind_socket("127.0.0.1", 0), blobs=MemoryBlobs())
     await again.start()
     await phone.until(2)
     await asyncio.sleep(1.0)

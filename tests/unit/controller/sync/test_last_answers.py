@@ -38,48 +38,48 @@ def test_a_repeated_end_is_acknowledged_from_memory_and_a_new_one_asked_for() ->
     last = LastAnswers()
     first = _sync(ONE)
     assert last.shorten(first, 0) == first
-    assert last.note(first, _answer(ONE)) == _answer(ONE)
+    assert last.keep_answer(first, _answer(ONE)) == _answer(ONE)
     second = _sync(ONE, TWO)
     asked = last.shorten(second, 0)
     assert _keys(asked) == [TWO]
     assert asked.takes
-    answer = last.note(second, _answer(TWO))
+    answer = last.keep_answer(second, _answer(TWO))
     assert (answer.acked, answer.repeated) == ((TWO,), (ONE,))
     third = _sync(ONE, TWO)  # the answers are late: both are repeated
     asked = last.shorten(third, 0)
     assert _keys(asked) == []
     assert not asked.takes
-    assert last.note(third, _answer()).repeated == (ONE, TWO)
+    assert last.keep_answer(third, _answer()).repeated == (ONE, TWO)
 
 
 def test_an_end_that_was_not_acknowledged_goes_to_the_store_again() -> None:
     last = LastAnswers()
-    last.note(_sync(ONE, TWO), _answer(ONE))  # TWO was refused
+    last.keep_answer(_sync(ONE, TWO), _answer(ONE))  # TWO was refused
     assert _keys(last.shorten(_sync(ONE, TWO), 0)) == [TWO]
 
 
 def test_only_the_last_answer_to_the_same_incarnation_counts() -> None:
     last = LastAnswers()
-    last.note(_sync(ONE), _answer(ONE))
+    last.keep_answer(_sync(ONE), _answer(ONE))
     assert _keys(last.shorten(_sync(ONE, incarnation="second"), 0)) == [ONE]
     assert _keys(last.shorten(_sync(ONE, host="other"), 0)) == [ONE]
-    last.note(_sync(THREE), _answer(status="stale"))
+    last.keep_answer(_sync(THREE), _answer(status="stale"))
     assert _keys(last.shorten(_sync(ONE), 0)) == [ONE]
-    last.note(_sync(ONE), _answer(ONE))
-    last.note(_sync(), _answer())
+    last.keep_answer(_sync(ONE), _answer(ONE))
+    last.keep_answer(_sync(), _answer())
     assert _keys(last.shorten(_sync(ONE), 0)) == [ONE]
 
 
 def test_an_end_that_is_repeated_no_longer_is_forgotten() -> None:
     last = LastAnswers()
-    last.note(_sync(ONE, TWO), _answer(ONE, TWO))
-    last.note(_sync(TWO), _answer())
+    last.keep_answer(_sync(ONE, TWO), _answer(ONE, TWO))
+    last.keep_answer(_sync(TWO), _answer())
     assert _keys(last.shorten(_sync(ONE, TWO), 0)) == [ONE]
 
 
 def test_an_order_on_its_way_is_named_to_the_store_until_a_later_report_comes() -> None:
     last = LastAnswers()
-    last.note(_sync(), _offer(ONE))
+    last.keep_answer(_sync(), _offer(ONE))
     last.number += 1
     assert last.shorten(_sync(), 0).told == (ONE,)  # it came while the answer was made
     assert last.shorten(_sync(), 1).told == ()  # it came after: the answer may be lost
@@ -92,22 +92,22 @@ def test_a_start_on_record_is_told_again_only_in_the_next_turn() -> None:
     both = HostSync(host_id="host", incarnation="first", live=(ONE, TWO), started=(ONE, TWO))
     renewed = HostSynced(host_id="host", status="ok", renewed=((ONE, 300.0),))  # TWO is lost
     assert last.shorten(both, 0).started == (ONE, TWO)
-    last.note(both, renewed)
+    last.keep_answer(both, renewed)
     asked = last.shorten(both, 0)
     assert (asked.started, asked.live) == ((TWO,), (ONE, TWO))
     woken = HostSync(host_id="host", incarnation="first", live=(ONE,))
-    last.note(woken, renewed)
+    last.keep_answer(woken, renewed)
     assert last.shorten(both, 0).started == (TWO,)
     last.turn += 1
     assert last.shorten(both, 0).started == (ONE, TWO)
     last.turn -= 1
-    last.note(both, HostSynced(host_id="host", status="ok"))
+    last.keep_answer(both, HostSynced(host_id="host", status="ok"))
     assert last.shorten(both, 0).started == (ONE, TWO)
 
 
 def test_a_bounded_number_of_hosts_is_kept() -> None:
     last = LastAnswers()
     for number in range(last_answers.MAX_HOSTS + 1):
-        last.note(_sync(ONE, host=f"host-{number}"), _answer(ONE, host=f"host-{number}"))
+        last.keep_answer(_sync(ONE, host=f"host-{number}"), _answer(ONE, host=f"host-{number}"))
     assert _keys(last.shorten(_sync(ONE, host="host-0"), 0)) == [ONE]
     assert _keys(last.shorten(_sync(ONE, host="host-1"), 0)) == []

@@ -52,11 +52,9 @@ def offers(draw: st.DrawFn) -> list[TaskOffer]:
     return found
 
 
-async def order(found: list[TaskOffer], *, shares_orders: bool) -> list[wire.LaunchOrder]:
+async def order(found: list[TaskOffer]) -> list[wire.LaunchOrder]:
     no_store = cast(Any, None)  # no offer ran before, so no checkpoint is asked for
-    return await make_orders(
-        no_store, found, SETTINGS, GangLayouts(), shared=True, shares_orders=shares_orders
-    )
+    return await make_orders(no_store, found, SETTINGS, GangLayouts())
 
 
 def run(coroutine: Any) -> Any:
@@ -69,12 +67,11 @@ def run(coroutine: Any) -> Any:
 
 @given(offers())
 def test_a_shared_order_says_what_an_order_each_says(found: list[TaskOffer]) -> None:
-    each = run(order(found, shares_orders=False))
-    shared = run(order(found, shares_orders=True))
+    each = [one for offer in found for one in run(order([offer]))]
+    shared = run(order(found))
     heard = wire.decode_sync_answer(wire.encode(wire.SyncAnswer(launch=shared)))
     told = [one for order in heard.launch for one in order.list_all()]
     assert sorted(told, key=lambda one: one.key) == sorted(each, key=lambda one: one.key)
-    assert all(order.also == [] for order in each), "an agent of before reads no further tasks"
 
 
 def test_alike_jobs_are_launched_by_one_order() -> None:
@@ -92,7 +89,7 @@ def test_alike_jobs_are_launched_by_one_order() -> None:
         )
         for n in range(3)
     ]
-    (shared,) = run(order(found, shares_orders=True))
+    (shared,) = run(order(found))
     assert [one.key.job_id for one in shared.also] == ["job1", "job2"]
 
 
@@ -114,9 +111,7 @@ def test_a_gang_falls_together_only_where_it_is_whole_on_one_host(
     task = OfferedTask(
         key=TaskKey("gang", 0, 1), attempt=1, host_id="h1", devices=(), lease_ttl_seconds=60.0
     )
-    (told,) = run(
-        order([TaskOffer(task=task, job=job, secrets={}, seats=seats)], shares_orders=True)
-    )
+    (told,) = run(order([TaskOffer(task=task, job=job, secrets={}, seats=seats)]))
     assert told.falls_together is together
 
 
@@ -138,5 +133,5 @@ def test_checkpoints_are_asked_for_only_where_the_job_may_have_some(
         key=TaskKey("gang", 0, 3), attempt=2, host_id="h1", devices=(), lease_ttl_seconds=60.0
     )
     offer = TaskOffer(task=task, job=JOBS[0], secrets={}, saved=saved)
-    run(make_orders(cast(Any, Store()), [offer], SETTINGS, GangLayouts(), shared=True))
+    run(make_orders(cast(Any, Store()), [offer], SETTINGS, GangLayouts()))
     assert found == asked

@@ -220,7 +220,7 @@ async def test_an_answer_that_waits_for_a_poll_is_kept_when_another_comes(
     served: Served, agent: FakeAgent
 ) -> None:
     polls = served.controller.wakes.host(agent.host_id)
-    polls.take("one life", 0)
+    polls.begin_poll("one life", 0)
     launch = HostSynced(host_id=agent.host_id, status="ok", settled=True)
     with polls.wait():
         polls.answer("one life", launch)

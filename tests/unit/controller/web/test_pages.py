@@ -206,12 +206,12 @@ async def test_the_first_hosts_shown_are_those_in_trouble_and_all_are_counted(
     await served.call("POST", "/v1/hosts/h4/quarantine", json={"reason": "cables"})
     page = (await browser.send("GET", "/hosts")).text
     assert re.findall(r'<a href="/hosts/(h\d)">', page) == ["h4", "h1"]
-    for told in ("All 4<", "Active 3<", "Quarantined 1<", "1–2 of 4 "):
+    for told in ("All 4<", "Active 3<", "Quarantined 1<", "1–2 of 4"):
         assert told in page
     page = (await browser.send("GET", "/hosts", params={"page": "2"})).text
     assert re.findall(r'<a href="/hosts/(h\d)">', page) == ["h2", "h3"]
     page = (await browser.send("GET", "/")).text
-    assert re.findall(r'<a href="/hosts/(h\d)" title', page) == ["h2", "h4"]
+    assert re.findall(r'<a href="/hosts/(h\d)"\s+title', page) == ["h2", "h4"]
     for told in ("0 of 3<", "1 unfit", "0 of 16<", "These are 2 of the hosts"):
         assert told in page
 
@@ -234,7 +234,7 @@ def test_cycles_that_did_the_same_one_after_the_other_are_one_row() -> None:
         return CycleSummary(
             timestamp=at - timedelta(seconds=seconds),
             pool="p",
-            actions=CycleActions(workers_spawned=spawned),
+            actions=CycleActions(hosts_rented=spawned),
             reasons=(reason,),
         )
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.ledger.close import LedgerRow, Subject, close_span
+from holdfast.core.ledger.close_minutes import LedgerRow, Subject, close_span
 from holdfast.core.ledger.values import LedgerName
 from holdfast.web.plots import HEIGHT, find_top, stack
 from tests.unit.controller.conftest import FakeAgent, Served

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from holdfast.cli import output
 from holdfast.cli.report import page
-from holdfast.core.health.checks import CheckVerdict
+from holdfast.core.host_checks import CheckVerdict
 from holdfast.core.records import AttemptRecord, EventRecord
 from holdfast.core.states import (
     HUES,

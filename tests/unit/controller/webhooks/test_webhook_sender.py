@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import webhooks
-from holdfast.controller.runtime.webhook_sender import Resolver, Sender, TargetRefused
+from holdfast.controller.runtime.senders.webhooks import Resolver, Sender, TargetRefused
 from holdfast.core.webhooks.values import DeliveryAnswer
 from holdfast.errors import ValidationError
 from tests.unit.controller.webhooks.receiver import (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import webhooks
-from holdfast.controller.loops.silhouette import keep_running
+from holdfast.controller.loops.loop import keep_running
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
@@ -28,6 +28,7 @@ from holdfast.errors import Unavailable
 from holdfast.moves.values import NewJob
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.postgres.webhooks import NewWebhook, PostgresWebhooks
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.pg_fixture import MakeStore
 from tests.unit.controller.conftest import Served
 from tests.unit.controller.webhooks.receiver import (
@@ -50,7 +51,7 @@ class Leader:
 
     def __init__(self, store: PostgresStore) -> None:
         self.store = store
-        self.controller = Controller(store)
+        self.controller = Controller(store, blobs=MemoryBlobs())
         self.loop = WebhooksLoop(self.controller, policy=QUICK)
         self.task: asyncio.Task[None] | None = None
         self.looking: asyncio.Task[None] | None = None

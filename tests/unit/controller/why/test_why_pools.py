@@ -14,7 +14,7 @@ from holdfast.controller.why.pools import explain_pools
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.records import PoolRecord
-from holdfast.core.placement.possible import Size
+from holdfast.core.placement.possible import HostShape
 from holdfast.core.records import QueueRecord
 from tests.unit.cli.stub import host_record, job_record
 
@@ -99,7 +99,7 @@ def test_a_pool_whose_offers_are_too_small_brings_no_host() -> None:
     pool = PoolRecord(name="a100", spec=SPEC, created_at=NOW)
     job = job_record(state="queued", attempts=0, tasks=2)
     for count, brings in ((2, True), (1, False)):
-        size = Size(
+        size = HostShape(
             name="a100/one", queues=frozenset(), cpu_slots=1, memory_bytes=1, gpus=(), pool="a100",
             count=count,
         )  # fmt: skip

@@ -21,7 +21,7 @@ from holdfast.core.calls.values import Family, FunctionSpec, find_family
 from holdfast.core.causes import Cause
 from holdfast.core.endings.decide import AttemptEnding, Charges, decide
 from holdfast.core.facts import Classified
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import carries
 from holdfast.core.spec import check_spec
 from holdfast.core.states import JobEvent
 from holdfast.errors import ValidationError

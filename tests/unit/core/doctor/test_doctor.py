@@ -102,6 +102,9 @@ def test_levels(judge: Any, known: Any, changes: dict[str, Any], expected: str) 
         (host.judge_local, facts.LocalFacts(folder="/d/x", url="http://u", listening=True), "ok"),
         (host.judge_local, facts.LocalFacts(folder="/d/x", url="http://u"), "problem"),
         (host.judge_local, facts.LocalFacts(port=7878, port_taken=True), "warning"),
+        (host.judge_import, facts.ImportFacts(python="/p"), "ok"),
+        (host.judge_import, facts.ImportFacts(python="/p", file="/s/holdfast.py"), "problem"),
+        (host.judge_import, facts.ImportFacts(python="/p", file="/h/__init__.py", own=True), "ok"),
         (
             host.judge_system,
             facts.SystemFacts(holdfast="1", python="3.9.1", kernel="6", machine="x"),

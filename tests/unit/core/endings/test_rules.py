@@ -10,22 +10,24 @@ from hypothesis import strategies as st
 
 from holdfast.core.causes import ELIGIBLE, Cause
 from holdfast.core.endings.classify import classify
-from holdfast.core.endings.regex import (
-    MAX_LINE_CHARS,
-    MAX_PATTERN_CHARS,
-    compile_pattern,
-    find_words,
-)
 from holdfast.core.endings.rules import (
     MAX_RULES,
     MAX_TEXT_BYTES,
     OperatorRule,
     drop_rule,
     find_match,
+    list_outdated,
     parse_rules,
 )
 from holdfast.core.endings.toml_lines import find_lines
+from holdfast.core.endings.wording import find_words
 from holdfast.core.facts import TaskFacts
+from holdfast.core.logs.regex import (
+    MAX_LINE_CHARS,
+    MAX_PATTERN_CHARS,
+    compile_for_python,
+    compile_pattern,
+)
 from holdfast.errors import NotFound, ValidationError
 
 GOOD = """\
@@ -94,11 +96,10 @@ RULE = '[[rule]]\nname = "r"\nexit_codes = [3]\ncause = "unknown"\n'
         ('[[rule]]\nname = "r"\nexit_codes = [3]\nnever_retry = 1', 4, "true or false"),
         ('[[rule]]\nname = "r"\nexit_codes = [3]\nmessage = "a\\nb"', 4, "one line"),
         ('[[rule]]\nname = "r"\npattern = ""\ncause = "unknown"', 3, "regular expression"),
-        ('[[rule]]\nname = "r"\npattern = "["\ncause = "unknown"', 3, "no regular expression"),
+        ('[[rule]]\nname = "r"\npattern = "["\ncause = "unknown"', 3, "cannot be read: missing ]"),
         ('[[rule]]\nname = "r"\npattern = "a*"\ncause = "unknown"', 3, "everything"),
-        ('[[rule]]\nname = "r"\npattern = "(a+)+b"\ncause = '
-        '"unknown"', 3, "repeats something that itself repeats"),
-        ("[[rule]]\nname = \"r\"\npattern = '(x)\\1'\ncause = \"unknown\"", 3, "refers back"),
+        ('[[rule]]\nname = "r"\npattern = "(?=a)b"\ncause = "unknown"', 3, "without look-arounds"),
+        ("[[rule]]\nname = \"r\"\npattern = '(x)\\1'\ncause = \"unknown\"", 3, "back-references"),
         ('[rule]\nname = "r"', 1, "list of tables"),
         ('\nrule = 3', 2, "list of tables"),
         ('[[rules]]\nname = "r"', 1, "unknown key 'rules'"),
@@ -180,14 +181,10 @@ def test_the_lines_of_rules_are_found_among_anything(parts: list[tuple[str, int]
 
 @pytest.mark.parametrize(
     "pattern",
-    [
-        "(a+)+$", "(a*)*b", "(a|aa)+$", "(?:a?){20}a{20}", "(.*)*x", "(?:x+x+)+y", r"(\w+\s?)*$", "a*a*b", ".*.*=.*", r".*\d+x",
-        r"(\w+) \1", "(?P<n>a)(?P=n)", "(?=x)y", "(?<!a)b", "(a)?(?(1)b|c)", "(?:ab|ba|cc){8}x", "^.*.*.*x", "(?i)[a-z]+[A-Z]+x",
-    ],
+    [r"(\w+) \1", "(?P<n>a)(?P=n)", "(?=x)y", "x(?!y)", "(?<!a)b", "(a)?(?(1)b|c)", "a++b", "(?>a)b", r"end\Z", "["],
 )  # fmt: skip
-def test_a_pattern_that_can_blow_up_is_refused(pattern: str) -> None:
-    """REGEX-1."""
-    with pytest.raises(ValidationError):
+def test_what_no_linear_engine_reads_is_refused(pattern: str) -> None:
+    with pytest.raises(ValidationError, match="patterns are written as RE2 reads them"):
         compile_pattern(pattern)
 
 
@@ -196,7 +193,7 @@ def test_a_pattern_that_can_blow_up_is_refused(pattern: str) -> None:
     [
         "botocore.*EndpointConnectionError", r"exit status \d+ on \S+ after \d+ s", r"(?:\d{1,3}\.){3}\d{1,3}:\d+ refused", "(?i)license.*expired",
         "^foo.*bar.*baz", "NFS|Stale file handle", r"\S+\s*: no such user", r"E\d{4} [0-9a-f]{8,16}: lost", r"took \d+ ms$",
-        "a{3}", r"error: .*: \d+ of \d+",
+        "a{3}", r"error: .*: \d+ of \d+", "lost.*after.*tries", "(?:retry \\d+, )+gave up",
     ],
 )  # fmt: skip
 def test_patterns_that_people_write_are_taken(pattern: str) -> None:
@@ -206,52 +203,62 @@ def test_patterns_that_people_write_are_taken(pattern: str) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "a.*b",
-        "^a.*a.*b",
-        "[^x]*y",
-        r"\w+\s*:",
-        "(?:a|b)+a?a?a?c",
-        ".{0,1000}b",
-        "a{0,3}.*b",
-        r"^\w*.*c",
-        "(?:a|ab|b)(?:a|b|ab).*c",
+        "(a+)+$", "(a*)*b", "(a|aa)+$", "(?:a?){20}a{20}c", "(.*)*x", "(?:x+x+)+y", r"(\w+\s?)+$", "a*a*b", ".*.*=.*", r".*\d+x",
+        "(?:ab|ba|cc){8}x", "^.*.*.*x", "(?i)[a-z]+[A-Z]+x", ".{0,1000}c", "(?:a|ab|b)(?:a|b|ab).*c",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("line", ["a" * MAX_LINE_CHARS, "ab" * (MAX_LINE_CHARS // 2), "a" * 16_384])
-def test_the_worst_that_is_accepted_is_quick(pattern: str, line: str) -> None:
-    """REGEX-1: on as long a log as there is, made for the pattern. What is refused above takes
-    hours on this."""
+def test_the_worst_pattern_is_quick(pattern: str, line: str) -> None:
+    """REGEX-1: on as long a log as there is, made for the pattern. Backtracking takes hours or more
+    on this."""
     rule = OperatorRule(name="r", pattern=pattern, cause=Cause.UNKNOWN)
     log = "\n".join([line] * (16_384 // len(line)))
     began = time.process_time()
     find_match(rule, TaskFacts(exit_code=1, log_tail=log))
-    assert time.process_time() - began < 20.0  # a second at most where nothing else runs
+    assert time.process_time() - began < 20.0  # milliseconds, where nothing else runs
+
+
+def test_bytes_that_are_no_text_match_as_any_letter() -> None:
+    """A log's bytes that are no UTF-8 arrive as U+FFFD; half a surrogate pair cannot even be
+    written as UTF-8."""
+    rule = OperatorRule(name="r", pattern="lost .+ at rank", cause=Cause.UNKNOWN)
+    for line in (b"lost \xff\xfe at rank 3".decode(errors="replace"), "lost \udcff at rank 3"):
+        found = find_match(rule, TaskFacts(exit_code=1, log_tail=f"x\n{line}\ny"))
+        assert found is not None
+        assert str(found["line"]).endswith("at rank 3")
+
+
+OLD = '[[rule]]\nname = "old"\npattern = "lost(?! contact)"\nnever_retry = true\n'
+
+
+def test_a_stored_pattern_that_re2_cannot_read_goes_on_until_it_is_changed() -> None:
+    (old,) = parse_rules(OLD, keeps=lambda pattern: True)
+    assert list_outdated([old, *parse_rules(GOOD)]) == ["old"]
+    assert find_match(old, TaskFacts(exit_code=1, log_tail="lost contact")) is None
+    assert find_match(old, TaskFacts(exit_code=1, log_tail="it is lost")) is not None
+    with pytest.raises(ValidationError, match="line 3: pattern: "):
+        parse_rules(OLD)
+    assert drop_rule(OLD + GOOD, "bad-config").startswith(OLD)
+
+
+@pytest.mark.parametrize("pattern", ["[", "a*", "x" * (MAX_PATTERN_CHARS + 1), "(?P<a>x)(?P<a>y)"])
+def test_what_is_no_pattern_of_python_is_refused(pattern: str) -> None:
+    """Of a job's `fail_on`."""
+    with pytest.raises(ValidationError, match="the pattern"):
+        compile_for_python(pattern)
 
 
 ATOMS = st.sampled_from(
-    ["a", "b", "[ab]", ".", "[^b]", r"\w", "(?:a|b)", "(?:a|ab)", "(?:b.*a)", r"\s"]
+    ["a", "b", "[ab]", ".", "[^b]", r"\w", "(?:a|b)", "(?:a|ab)", "(?:b.*a)", r"\s", r"\.", "[]x]"]
 )
 REPEATS = st.sampled_from(["", "", "*", "+", "?", "{2,}", "*?", "{0,3}", "{1,9}"])
 PARTS = st.lists(st.tuples(ATOMS, REPEATS).map("".join), min_size=1, max_size=5).map("".join)
-PATTERNS = st.tuples(st.sampled_from(["", "^"]), PARTS, st.sampled_from(["c", "$", "b", ""])).map(
+PATTERNS = st.tuples(st.sampled_from(["", "^", "(?i)", "ab|"]), PARTS, st.sampled_from(["c", "$", "b", ""])).map(
     "".join
-)
+)  # fmt: skip
 
 
-@given(PATTERNS)
-def test_whatever_is_accepted_is_quick(pattern: str) -> None:
-    """REGEX-1, on lines on which backtracking has the most to try."""
-    try:
-        compiled = compile_pattern(pattern)
-    except ValidationError:
-        return
-    for line in ("a" * MAX_LINE_CHARS, "ab" * (MAX_LINE_CHARS // 2), "a" * 500 + "b" * 500):
-        began = time.process_time()
-        compiled.search(line)
-        assert time.process_time() - began < 5.0, pattern  # what blows up takes minutes and more
-
-
-@given(PATTERNS, st.text("abc \n", max_size=40))
+@given(PATTERNS, st.text("abcAB. \n", max_size=40))
 def test_a_match_holds_the_words_it_is_looked_for_by(pattern: str, text: str) -> None:
     import re
 

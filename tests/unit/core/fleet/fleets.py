@@ -70,4 +70,4 @@ def kinds(found: PoolPlan, kind: type[Action]) -> list[Any]:
 
 def spawned(found: PoolPlan) -> int:
     """How many machines are made."""
-    return found.summary.actions.workers_spawned
+    return found.summary.actions.hosts_rented

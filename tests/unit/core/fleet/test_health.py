@@ -95,7 +95,7 @@ def test_a_host_that_admission_passes_over_is_no_supply(
     found = plan(pool(), (quiet,), *([waits(jobs)] if jobs else []), silence=12.0, dead=30.0)
     assert spawned(found) == more
     assert not kinds(found, FailHost), "it may be back at any moment"
-    assert found.summary.status.active_workers == 1
+    assert found.summary.status.active_hosts == 1
     full = plan(pool(max=1), (quiet,), *([waits(jobs)] if jobs else []), silence=12.0, dead=30.0)
     assert spawned(full) == 0
     said = "pool p at its max of 1 host, of which 1 is silent or set aside"
@@ -115,7 +115,7 @@ def test_the_work_of_a_lost_host_is_wanted_on_a_host_of_its_offer() -> None:
 def test_checks_that_pass_let_a_host_serve() -> None:
     found = plan(pool(), (host(0, "preflight", preflight="warn", preflight_reason="slow disk"),))
     assert kinds(found, Promote) == [Promote(host_id="h0", reason="slow disk")]
-    assert found.summary.status.active_workers == 1
+    assert found.summary.status.active_hosts == 1
 
 
 def test_stale_telemetry_is_a_warning() -> None:

@@ -95,7 +95,7 @@ def test_an_end_is_asked_for_until_it_is_confirmed_and_counted_once() -> None:
     over = host(0, "terminated", instance=InstanceState.ENDING)
     found = plan(pool(), (over,))
     assert len(kinds(found, EndMachine)) == 1
-    assert found.summary.actions.workers_terminated == 0
+    assert found.summary.actions.hosts_ended == 0
     assert not plan(pool(), (host(0, "terminated", instance=InstanceState.GONE),)).actions
 
 

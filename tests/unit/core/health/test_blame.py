@@ -19,8 +19,8 @@ from holdfast.core.health.blame import (
     judge_hosts,
     name_program,
 )
-from holdfast.core.health.checks import CheckVerdict
 from holdfast.core.health.due import ASK_SECONDS, FAILURES, CheckState, choose_check, choose_pause
+from holdfast.core.host_checks import CheckVerdict
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import HostState
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.health.checks import (
+from holdfast.core.host_checks import (
     CheckVerdict,
     DeviceMeasure,
     Expected,

@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.ledger.cut import MINUTE_MS
 from holdfast.core.ledger.host_time import HostTime, find_unfit, name_unleased
+from holdfast.core.ledger.split_lease import MINUTE_MS
 from holdfast.core.states import HostState
 
 STRETCHES = st.lists(

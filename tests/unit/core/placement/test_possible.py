@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.gpus import Gpu
 from holdfast.core.placement.plan import Candidate
-from holdfast.core.placement.possible import Size, count_all_tasks, find_impossible, foresee
+from holdfast.core.placement.possible import HostShape, count_all_tasks, find_impossible, foresee
 
 GIB = 1 << 30
 
@@ -18,14 +18,14 @@ def job(name: str, *, cpu: int = 1, **changes: Any) -> Candidate:
     return Candidate(job_id=name, cpu_slots=cpu, memory_bytes=0, **{**fields, **changes})
 
 
-def size(name: str = "h", **changes: Any) -> Size:
+def size(name: str = "h", **changes: Any) -> HostShape:
     fields: dict[str, Any] = {
         "queues": frozenset(),
         "cpu_slots": 2,
         "memory_bytes": GIB,
         "gpus": (),
     }
-    return Size(name=name, **{**fields, **changes})
+    return HostShape(name=name, **{**fields, **changes})
 
 
 POOL = size("p/small", pool="p", count=3, labels={"zone": "a"}, gpus=(Gpu(index=0),))
@@ -68,7 +68,7 @@ def test_impossible_says_what_there_is() -> None:
     ],
 )
 def test_a_job_that_waits_for_another_host_is_told_so_at_once(
-    wanted: Any, sizes: list[Size], says: str | None
+    wanted: Any, sizes: list[HostShape], says: str | None
 ) -> None:
     told = foresee(wanted, sizes)
     assert told is None if says is None else told is not None and says in told

@@ -42,7 +42,7 @@ class PlainHost:
             and len(self.devices) >= job.gpus
         )
 
-    def take(self, job: Candidate) -> tuple[int, ...]:
+    def reserve_tasks(self, job: Candidate) -> tuple[int, ...]:
         self.slots -= job.cpu_slots
         self.memory -= job.memory_bytes
         taken, self.devices = tuple(self.devices[: job.gpus]), self.devices[job.gpus :]
@@ -58,7 +58,7 @@ class PlainHost:
         """How many tasks fit, by taking them one by one; no job here has more than a host."""
         rest, found = self.copy(), 0
         while found < job.tasks and rest.fits_one(job):
-            rest.take(job)
+            rest.reserve_tasks(job)
             found += 1
         return found
 
@@ -117,7 +117,7 @@ def plan_plainly(
             refused[job.job_id] = sum(counts.values())
             continue
         places = order_hosts(job, counts, hosts)
-        found[job.job_id] = [(name, by_id[name].take(job)) for name in places]
+        found[job.job_id] = [(name, by_id[name].reserve_tasks(job)) for name in places]
     return found, refused
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.placement.plan import Candidate, Capacity, plan_admission
-from holdfast.core.placement.takes import Alike, Takes, TakeTerms, group_alike, plan_takes
+from holdfast.core.placement.takes import AlikeGroup, Takes, TakeTerms, group_alike, plan_takes
 from tests.unit.core.placement.test_plan import host, job
 
 OPEN = ("q", "r")
@@ -168,7 +168,7 @@ def test_alike_jobs_are_planned_in_one_step_as_one_by_one(
     candidates: list[Candidate], room: list[Capacity], passed: set[str], over: int, cut: bool
 ) -> None:
     room = [msgspec.structs.replace(h, free_cpu_slots=h.free_cpu_slots - over) for h in room]
-    alone = [Alike(job, [job.job_id], [job.epoch]) for job in candidates]
+    alone = [AlikeGroup(job, [job.job_id], [job.epoch]) for job in candidates]
     plans = [
         plan_takes(given, room, TERMS, passed, cut=cut)
         for given in (alone, group_alike(candidates))

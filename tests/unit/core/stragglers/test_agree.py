@@ -20,7 +20,7 @@ def tell(agreement: Agreement, step: int, texts: Mapping[int, str], ranks: int) 
     found = None
     for rank, text in texts.items():
         group, _, word = text.rpartition(":")
-        found = agreement.take(rank, [StepChecksum(step, word, group)], ranks) or found
+        found = agreement.compare_checksums(rank, [StepChecksum(step, word, group)], ranks) or found
     return found
 
 
@@ -84,9 +84,9 @@ def test_ranks_that_tell_too_many_checksums_keep_the_same_steps() -> None:
         ring = ChecksumRing()
         for step in range(first, 500):
             ring.add(StepChecksum(step, "a"))
-        told = ring.take()
+        told = ring.take_checksums()
         assert 1 <= len(told) <= MAX_TOLD
-        assert ring.take() == []
+        assert ring.take_checksums() == []
         kept.append({one.step for one in told})
     assert kept[0] & kept[1] & kept[2]
 
@@ -99,11 +99,13 @@ def test_the_last_report_tells_the_newest_again_and_they_are_compared_once() -> 
         for ring in rings:
             ring.add(StepChecksum(step, "a"))
     for rank, ring in enumerate(rings):
-        assert agreement.take(rank, ring.take(), 3) is None
+        assert agreement.compare_checksums(rank, ring.take_checksums(), 3) is None
     for rank, ring in enumerate(rings):
         ring.add(StepChecksum(9, "aab"[rank]))
-    rings[2].take()  # in a sync that never arrived
-    found = [agreement.take(rank, ring.list_last(), 3) for rank, ring in enumerate(rings)]
+    rings[2].take_checksums()  # in a sync that never arrived
+    found = [
+        agreement.compare_checksums(rank, ring.list_last(), 3) for rank, ring in enumerate(rings)
+    ]
     assert found[:2] == [None, None]
     assert found[2] is not None
     assert (found[2].step, found[2].odd, found[2].comparable) == (9, (2,), True)

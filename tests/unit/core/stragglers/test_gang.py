@@ -17,7 +17,7 @@ def block(last: int, seconds: float = 1.0, own: float | None = None, age: float 
 
 
 def feed(pace: GangPace, rank: int, last: int, now: float, error: float = 0.001) -> None:
-    pace.take(rank, [block(last)], now, now, error)
+    pace.add_blocks(rank, [block(last)], now, now, error)
 
 
 def test_a_chunk_waits_for_the_slowest_teller_and_is_made_once() -> None:
@@ -52,7 +52,7 @@ def play_arrivals(late: float, error: float) -> list[Chunk]:
     for number in range(1, 9):
         for rank in range(2):
             at = 100.0 + 5 * number + rank * late
-            pace.take(rank, [block(5 * number)], at, at, error)
+            pace.add_blocks(rank, [block(5 * number)], at, at, error)
     return list(pace.advance(150.0))
 
 
@@ -79,7 +79,7 @@ def test_a_clock_is_as_wrong_as_the_shortest_round_trip() -> None:
     """CLOCK-1"""
     clock = HostClock()
     for number, delay in enumerate((0.5, 0.003, 0.2, 0.4)):
-        clock.note(1000.0 + number + delay, 70.0 + number, 0.004)
+        clock.note_sync(1000.0 + number + delay, 70.0 + number, 0.004)
     at, error = clock.translate(75.0)
     assert at == pytest.approx(1005.003)
     assert error == pytest.approx(0.004, abs=0.001)
@@ -87,8 +87,8 @@ def test_a_clock_is_as_wrong_as_the_shortest_round_trip() -> None:
 
 def test_a_host_that_booted_anew_has_a_new_clock() -> None:
     clock = HostClock()
-    clock.note(1000.0, 70_000.0, 0.001)
-    clock.note(1100.0, 5.0, 0.001)
+    clock.note_sync(1000.0, 70_000.0, 0.001)
+    clock.note_sync(1100.0, 5.0, 0.001)
     assert clock.translate(6.0)[0] == pytest.approx(1101.0)
 
 
@@ -99,7 +99,7 @@ def judge_owns(owns: list[tuple[float, ...]]) -> list[object]:
         wall = max(each)
         now += 5 * wall
         for rank, own in enumerate(each):
-            judge.take(rank, [block(5 * number, wall, own)], now, now, 0.001)
+            judge.add_blocks(rank, [block(5 * number, wall, own)], now, now, 0.001)
         found += judge.judge(now)
     return found
 
@@ -115,7 +115,7 @@ def test_a_rank_whose_own_time_is_a_small_part_of_the_step_is_not_named() -> Non
     for number in range(1, 20):
         now += 5.0
         for rank, own in enumerate((0.1, 0.1, 0.2)):
-            judge.take(rank, [block(5 * number, 1.0, own)], now, now, 0.001)
+            judge.add_blocks(rank, [block(5 * number, 1.0, own)], now, now, 0.001)
         assert judge.judge(now) == []
 
 

@@ -114,7 +114,7 @@ def test_a_slowness_that_passed_is_named_again_only_when_it_lasts_longer() -> No
         slow = next((rank for steps, rank in shards.items() if step in steps), None)
         for rank in range(4):
             own = (1.3 if rank == slow else 1.0) * (1 + 0.01 * ((step // 5 + rank) % 3))
-            judge.take(rank, [PaceBlock(step, 5, 1.35, own_seconds=own)], step, step, 60.0)
+            judge.add_blocks(rank, [PaceBlock(step, 5, 1.35, own_seconds=own)], step, step, 60.0)
         named += [one.rank for one in judge.judge(step) if isinstance(one, SlowRank)]
     assert named == [1, 0]
 
@@ -133,7 +133,7 @@ def count_named(ranks: int, like: float, gangs: int) -> int:
             now = 5.0 * number
             for rank, own in enumerate(owns):
                 block = PaceBlock(5 * number, 5, max(owns), own_seconds=own)
-                judge.take(rank, [block], now, now, 60.0)
+                judge.add_blocks(rank, [block], now, now, 60.0)
             found += judge.judge(now)
         named += any(isinstance(one, SlowRank) for one in found)
     return named

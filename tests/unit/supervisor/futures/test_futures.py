@@ -268,7 +268,7 @@ def test_a_message_refused_in_the_last_instant_goes_to_the_next() -> None:
         accept: Filter | None = None
         over = False
 
-        def settle(self, index: int, value: Any, turn: int = 0) -> bool:
+        def take_message(self, index: int, value: Any, turn: int = 0) -> bool:
             return False
 
         def fail(self, error: BaseException) -> None:

@@ -18,7 +18,7 @@ def test_a_full_disk_is_told_once_and_costs_no_listener(caplog: pytest.LogCaptur
         log = EventLog(Path("/dev/full"))
         log.listen(lambda event: heard.append(event.kind))
         for kind in ("a", "b", "c"):
-            log.say(kind, host="h")
+            log.report_event(kind, host="h")
         wait_until(lambda: heard == ["a", "b", "c"], what="the listener to hear all three")
         log.close()
     assert [r.getMessage() for r in caplog.records] == [
@@ -31,6 +31,6 @@ def test_what_was_said_before_the_close_is_in_the_file(tmp_path: Path) -> None:
     heard: list[Event] = []
     log.listen(heard.append)
     for number in range(100):
-        log.say("came", number=number)
+        log.report_event("came", number=number)
     log.close()
     assert len((tmp_path / "events").read_text().splitlines()) == len(heard) == log.count == 100

@@ -10,11 +10,11 @@ import pytest
 
 from holdfast.supervisor.line.bus import FleetLine
 from holdfast.supervisor.line.session_fleet import Rules
-from holdfast.supervisor.rosters import crew_roster
-from holdfast.supervisor.rosters.crew_roster import CrewRoster
+from holdfast.supervisor.rosters import process_table
 from holdfast.supervisor.rosters.events import EventLog
 from holdfast.supervisor.rosters.groups import GroupSpec
 from holdfast.supervisor.rosters.hosts import Demand, Host
+from holdfast.supervisor.rosters.process_table import ProcessTable
 
 
 class LateBus:
@@ -34,8 +34,8 @@ class DeafBus:
         pass
 
 
-def create(bus: Any) -> tuple[CrewRoster, list[Host]]:
-    crew = CrewRoster(FleetLine("run", 1, Rules()), EventLog(None), 1)
+def create(bus: Any) -> tuple[ProcessTable, list[Host]]:
+    crew = ProcessTable(FleetLine("run", 1, Rules()), EventLog(None), 1)
     crew.bus = bus
     hosts = [Host(number, Demand()) for number in range(3)]
     crew.create_group(7, hosts, GroupSpec(args=["true"], processes_per_host=2))
@@ -44,7 +44,7 @@ def create(bus: Any) -> tuple[CrewRoster, list[Host]]:
 
 def test_a_group_is_ordered_before_the_script_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a script that computes keeps the interpreter, and its processes start late."""
-    monkeypatch.setattr(crew_roster, "_HAND_OVER_SECONDS", 60.0)
+    monkeypatch.setattr(process_table, "_HAND_OVER_SECONDS", 60.0)
     crew, hosts = create(LateBus(0.05))
     assert crew.running == 6
     assert all(7 in host.parts for host in hosts)

@@ -18,8 +18,8 @@ from holdfast.supervisor.rosters.hosts import Demand, Host
 SAID: dict[str, Callable[[Process], None]] = {
     "started": lambda process: process.start(41),
     "started again": lambda process: process.start(42),
-    "ended": lambda process: process.settle(3),
-    "ended again": lambda process: process.settle(4),
+    "ended": lambda process: process.set_returncode(3),
+    "ended again": lambda process: process.set_returncode(4),
     "lost": lambda process: process.fail(HostLost("n1", "silent")),
 }
 ASKED: dict[str, Callable[[Process], Any]] = {
@@ -64,7 +64,7 @@ def test_it_does_not_matter_when_the_script_asks(said: list[str], asked_at: int)
 def test_the_first_end_stands_and_a_pid_outlives_the_loss() -> None:
     process = make_process()
     process.start(41)
-    process.settle(3)
+    process.set_returncode(3)
     process.fail(HostLost("n1", "silent"))
     assert (process.pid().result(0), process.returncode().result(0)) == (41, 3)
     with pytest.raises(ProcessEnded, match=r"p0 on host .* ended with 3"):

@@ -4,7 +4,6 @@ import msgspec
 
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.core.settings.resolve import SETTINGS, Scope, Value, check_layer
-from holdfast.core.settings.table import RENAMED
 from holdfast.core.spec import Name
 from holdfast.errors import ValidationError
 from holdfast.wire.api import SettingsPatch
@@ -19,7 +18,7 @@ async def read_settings_patch(
     patch = await call.body(SettingsPatch, default=default)
     changes = check_layer(patch.set, level)
     for name in patch.unset:
-        if name not in SETTINGS and name not in RENAMED:
+        if name not in SETTINGS:
             raise ValidationError(
                 f"there is no setting {name!r}; `holdfast config` lists them", field=f"unset.{name}"
             )

@@ -20,9 +20,10 @@ async def get_rules(call: ApiCall) -> Response:
 
 
 async def put_rules(call: ApiCall) -> Response:
-    """Replace the operators' rules; a bad one is refused with its line."""
+    """Replace the operators' rules; a bad rule is refused with its line."""
     request = await call.body(RulesRequest)
-    parse_rules(request.text)
+    in_force = {rule.pattern for rule in (await call.controller.settings.current()).rules}
+    parse_rules(request.text, keeps=in_force.__contains__)
     await call.store.settings.write_rules(request.text)
     settings = await call.controller.settings.refresh()
     call.controller.poke("events")
@@ -53,4 +54,5 @@ def _view(settings: Settings) -> RulesView:
         rules=list(settings.rules),
         revision=settings.rev,
         problem=settings.rules_problem,
+        outdated=settings.outdated_rules,
     )

@@ -3,7 +3,7 @@
 import logging
 from datetime import datetime, timedelta
 
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.loop import Loop, Summary
 
 log = logging.getLogger("holdfast.loops")
 LOOK_SECONDS = 2.0

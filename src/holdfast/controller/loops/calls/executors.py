@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.controller.calls.why import LIVE, count_failures
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.loop import Loop, Summary
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.calls.executors import APP, is_ahead, is_lent, make_executor_spec, read_family

@@ -1,6 +1,6 @@
 """How many jobs are queued, and for how long → a row a minute for each queue."""
 
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.loop import Loop, Summary
 
 
 class QueueDepthsLoop(Loop):

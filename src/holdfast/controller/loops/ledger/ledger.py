@@ -3,8 +3,8 @@
 import asyncio
 import time
 
-from holdfast.controller.loops.silhouette import MAX_BATCHES, Loop, Summary
-from holdfast.core.ledger.close import close_span
+from holdfast.controller.loops.loop import MAX_BATCHES, Loop, Summary
+from holdfast.core.ledger.close_minutes import close_span
 
 PAUSE_SECONDS, MOST_PAUSE_SECONDS = 10.0, 600.0
 SHARE = 0.05

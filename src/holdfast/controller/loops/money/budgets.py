@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.loop import Loop, Summary
 from holdfast.controller.report.sums import find_budget, read_spent
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause

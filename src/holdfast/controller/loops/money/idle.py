@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.loop import Loop, Summary
 from holdfast.controller.report.sums import find_idle_policy, read_prices
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings

@@ -1,4 +1,5 @@
-"""Whether this server keeps its blobs where the database's other servers look for them."""
+"""Check that this server keeps its blobs in the store in which the database's other servers look
+for them."""
 
 from __future__ import annotations
 

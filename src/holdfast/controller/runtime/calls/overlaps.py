@@ -1,5 +1,5 @@
-"""Requests of one host that overlap: the later one repeats reports because the answer to the
-earlier one was still on its way.
+"""Handle requests of one host that overlap: a request repeats reports whose answer was still on its
+way when the request was made.
 
 OVERLAP-1  A batch handed out after a request arrived counts as held by its executor for that
            request: the executor cannot name the batch yet, and asks for these very calls, not for
@@ -67,7 +67,7 @@ class Overlap:
                 fresh.append(BatchEnds(batch=each.batch, ends=ends))
         return fresh, repeated
 
-    def note(self, turned: ExecutorTurned, exchange: int) -> None:
+    def note_answer(self, turned: ExecutorTurned, exchange: int) -> None:
         """Note the store's answer. exchange: the number of the exchange that brought it."""
         for batch in turned.batches:
             self._handed[batch.id] = exchange, len(batch.calls)
@@ -88,7 +88,7 @@ class OverExecutors:
     def __contains__(self, key: TaskKey) -> bool:
         return key in self._keys
 
-    def note(self, reports: Iterable[ExecutorReport]) -> None:
+    def note_executors(self, reports: Iterable[ExecutorReport]) -> None:
         """Note the executors whose last report is among these, before it is on record."""
         self._keys |= dict.fromkeys(r.key for r in reports if r.closing is not None)
         while len(self._keys) > _MAX_OVER:

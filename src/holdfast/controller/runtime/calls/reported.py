@@ -93,7 +93,7 @@ class ReportedCalls:
         judged = any(must_be_judged(turn.report) for turn, _ in waiting)
         # A report that only asks for calls or brings results waits for no read of policies.
         settings = await (self._settings.current() if judged else self._settings.recent())
-        self._over.note(turn.report for turn, _ in waiting)
+        self._over.note_executors(turn.report for turn, _ in waiting)
         overlaps = [self._overlaps.setdefault(t.report.key, Overlap()) for t, _ in waiting]
         trimmed = [
             overlap.trim(self._over.trim(turn), arrived)
@@ -108,12 +108,12 @@ class ReportedCalls:
         self.exchanges += 1
         found = []
         for overlap, (turn, repeated), answer in zip(overlaps, trimmed, answers, strict=True):
-            overlap.note(answer, self.exchanges)
-            self._metrics.calls.take(turn, answer)
+            overlap.note_answer(answer, self.exchanges)
+            self._metrics.calls.count_report(turn, answer)
             found.append(add_recorded(answer, repeated))
         return found
 
-    def note(self, turn: ExecutorTurn, turned: ExecutorTurned) -> None:
+    def note_report(self, turn: ExecutorTurn, turned: ExecutorTurned) -> None:
         """Note one report of an executor, and the answer to that report."""
         report = turn.report
         if any(not end.error for each in report.ends for end in each.ends):

@@ -1,5 +1,5 @@
 """Decides which executors are asked to leave, because others want their slots
-(`core.calls.leave`)."""
+(`core.calls.executor_exit`)."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -8,8 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.controller.runtime.background import Background
-from holdfast.core.calls.executors import is_ahead, is_lent
-from holdfast.core.calls.leave import (
+from holdfast.core.calls.executor_exit import (
     YIELD_GAP_SECONDS,
     Queues,
     WantedSlot,
@@ -20,6 +19,7 @@ from holdfast.core.calls.leave import (
     yields_when_busy,
     yields_when_idle,
 )
+from holdfast.core.calls.executors import is_ahead, is_lent
 from holdfast.core.host_faults import find_runtime_word
 from holdfast.core.placement.candidates import as_candidate
 from holdfast.core.placement.types import Candidate
@@ -124,7 +124,7 @@ class WantedSlots:
         return job_id in self._surplus
 
     def gives_way(self, spec: JobSpec, host: HostRecord, *, idle: bool) -> bool:
-        """Return whether this executor's slot goes to another family."""
+        """Return whether this executor has to leave, so that another family gets its slot."""
         if not self._wanted:
             return False
         labels = host.able_labels

@@ -70,7 +70,7 @@ class WatchedGang:
         return known is not None and known.epoch < key.epoch
 
     def has(self, key: TaskKey, host_id: str) -> bool:
-        """Return whether `key` is a task of it on that host."""
+        """Return whether `key` is a task of the gang on that host."""
         known = self.ranks.get(key.rank)
         return known is not None and known.epoch == key.epoch and known.host_id == host_id
 
@@ -228,7 +228,7 @@ class Acting:
             _, spec = await self._specs.find(gang.job_id)
         except NotFound:
             return
-        found = gang.agreement.take(rank, checksums, spec.tasks)
+        found = gang.agreement.compare_checksums(rank, checksums, spec.tasks)
         await self._judge_rerun(gang)
         if found is None:
             return

@@ -62,8 +62,9 @@ class GangWatch:
         # Job → when its newest of them are written, and these; "" for a task that moves again.
         self._unwritten: dict[str, tuple[float, dict[TaskKey, str]]] = {}
 
-    def take(self, host_id: str, request: SyncRequest, tasks: Sequence[TaskReport]) -> None:
-        """Keep what the accepted reports of a sync tell of gangs; most tell nothing."""
+    def keep_reports(self, host_id: str, request: SyncRequest, tasks: Sequence[TaskReport]) -> None:
+        """Keep the parts of a sync's accepted reports that are about gangs; most syncs have
+        none."""
         self._note_still(tasks)
         told = [t for t in tasks if t.pace or t.checksums or (t.state == "ended" and self._gangs)]
         if told and len(self._inbox) < MAX_INBOX:
@@ -96,7 +97,7 @@ class GangWatch:
                 continue
             self._unwritten.setdefault(task.key.job_id, (due, {}))[1][task.key] = task.still
 
-    async def settle(self, host_id: str, tasks: Sequence[TaskReport]) -> None:
+    async def compare_last(self, host_id: str, tasks: Sequence[TaskReport]) -> None:
         """Compare the last checksums of ranks that ended, before their ends are written."""
         last = [
             (gang, task)
@@ -118,7 +119,7 @@ class GangWatch:
             log.exception("the last checksums of ranks could not be compared; their ends count")
 
     async def judge(self, now: float | None = None) -> None:
-        """Judge what came since the last call, and write what is found. now: on this watch's
+        """Judge the reports since the last call, and write the findings. now: on this watch's
         clock."""
         async with self._turn:
             await self._judge(self._clock() if now is None else now)
@@ -142,14 +143,15 @@ class GangWatch:
     def _digest(
         self, inbox: Sequence[_SyncTold], now: float
     ) -> list[tuple[WatchedGang, list[Finding]]]:
-        """Give each gang what its ranks told, and return what is found out."""
+        """Give each gang's judge the reports of its ranks, and return the findings."""
         touched: dict[str, WatchedGang] = {}
         for told in inbox:
             self._sort(told, touched)
         return [(gang, gang.judge.judge(now)) for gang in touched.values()]
 
     def _forget(self, gang: WatchedGang) -> None:
-        """Forget an attempt that is over, but the disagreement that the next one is to settle."""
+        """Forget an attempt that is over, but keep a disagreement of its checksums, which the next
+        attempt may settle."""
         self._gangs.pop(gang.job_id, None)
         if gang.unclear is not None:
             self._unclear[gang.job_id] = gang.unclear
@@ -161,7 +163,7 @@ class GangWatch:
         self._clocks.move_to_end(told.host_id)
         if len(self._clocks) > MAX_CLOCKS:
             self._clocks.popitem(last=False)
-        clock.note(told.heard_at, told.sent_at, told.round_trip)
+        clock.note_sync(told.heard_at, told.sent_at, told.round_trip)
         sent_at, error = clock.translate(told.sent_at)
         for task in told.tasks:
             key = task.key
@@ -184,7 +186,7 @@ class GangWatch:
                 self._gangs.popitem(last=False)
             touched[key.job_id] = gang
             gang.ranks[key.rank] = Rank(key.epoch, told.host_id, told.strain)
-            gang.judge.take(key.rank, _read_pace(task), told.heard_at, sent_at, error)
+            gang.judge.add_blocks(key.rank, _read_pace(task), told.heard_at, sent_at, error)
             if task.checksums:
                 gang.checksums.append((key.rank, task.checksums))
 

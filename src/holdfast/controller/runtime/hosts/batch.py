@@ -66,7 +66,9 @@ class SyncBatcher:
             syncs, rules=current.rules, terms=current.take_terms
         )
         await self._doubts.confirm_syncs(syncs, found)
-        answers = [last.note(one.sync, each) for one, each in zip(waiting, found, strict=True)]
+        answers = [
+            last.keep_answer(one.sync, each) for one, each in zip(waiting, found, strict=True)
+        ]
         last.number += 1
         self._metrics.sync_seconds.observe(time.perf_counter() - began)
         self._metrics.sync_batch.observe(len(syncs))

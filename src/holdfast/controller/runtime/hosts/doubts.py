@@ -66,6 +66,7 @@ class Doubts:
     async def confirm_tasks(
         self, keys: Sequence[TaskKey], host_id: str | None = None, incarnation: str | None = None
     ) -> None:
-        """Confirm that none of these tasks holds its lease: there, or, without a host, anywhere."""
+        """Confirm that none of these tasks holds its lease: on that host, or anywhere where no host
+        is given."""
         tasks = (HeldTask(key, host_id, incarnation) for key in keys if is_storable_key(key))
         await self.confirm(Sought(tasks=frozenset(tasks)))

@@ -65,9 +65,9 @@ class LastAnswers:
         ended = tuple((key, facts) for key, facts in sync.ended if key not in told.acked)
         return msgspec.structs.replace(sync, ended=ended, takes=sync.takes and bool(ended))
 
-    def note(self, sync: HostSync, answer: HostSynced) -> HostSynced:
-        """Keep what the answer tells, and return it with the known ends of the sync. sync: as it
-        came."""
+    def keep_answer(self, sync: HostSync, answer: HostSynced) -> HostSynced:
+        """Remember the contents of the answer, and return the answer with the ends of the sync that
+        were known before. sync: as the host sent it."""
         before = self._find(sync)
         self._told.pop(sync.host_id, None)
         if answer.status != "ok":

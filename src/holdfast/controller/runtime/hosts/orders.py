@@ -4,7 +4,6 @@ The places of a gang's ranks are worked out once for all its hosts, and sent onc
 because sending them with every order would make a start cost the square of the number of ranks.
 """
 
-import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ from holdfast.wire import agent as wire
 from holdfast.wire.data.outputs import OutputsOrder
 
 MAX_LAYOUTS = 64
-_FIRST_GUESSED_PORT, _GUESSED_PORTS = 20_000, 10_000
 
 
 class GangLayout:
@@ -41,9 +39,8 @@ class GangLayout:
             ],
         )
 
-    def place(self, offer: TaskOffer, *, shared: bool, shares_ports: bool) -> dict[str, Any]:
-        """Return the fields of an order that say which place a rank has in its gang. shared: True
-        where the answer's `gangs` carry the peers. shares_ports: as in `SyncRequest`."""
+    def place(self, offer: TaskOffer) -> dict[str, Any]:
+        """Return the fields of an order that say which place a rank has in its gang."""
         first, host_id = self.seats[0], offer.task.host_id
         mine = self.hosts[host_id]
         one_each = len(mine) > 1 and all(len(seat.devices) == 1 for seat in mine)
@@ -55,15 +52,8 @@ class GangLayout:
             "group_world_size": len(self.hosts),
             "falls_together": len(self.hosts) == 1 and not offer.job.spec.supervised,
             "master_addr": first.address,
-            "master_port": first.port or (0 if shares_ports else self._guess_port()),
-            "peers": [] if shared else self.gang.list_peers(),
+            "master_port": first.port or 0,
         }
-
-    def _guess_port(self) -> int:
-        """Return a port for the ranks of one host, for an agent too old to find a free one
-        itself."""
-        words = f"{self.gang.job_id}:{self.gang.epoch}"
-        return _FIRST_GUESSED_PORT + zlib.crc32(words.encode()) % _GUESSED_PORTS
 
 
 class GangLayouts:
@@ -93,18 +83,10 @@ class GangLayouts:
 
 
 async def make_orders(
-    store: PostgresStore,
-    offers: Sequence[TaskOffer],
-    settings: Settings,
-    layouts: GangLayouts,
-    *,
-    shared: bool,
-    shares_ports: bool = True,
-    shares_orders: bool = False,
+    store: PostgresStore, offers: Sequence[TaskOffer], settings: Settings, layouts: GangLayouts
 ) -> list[wire.LaunchOrder]:
     """Return the launch orders of offered tasks, with the newest checkpoint of each rank that ran
-    before. shared: True where the answer's `gangs` carry the peers and the orders do not.
-    shares_ports, shares_orders: see `SyncRequest`."""
+    before. Plain tasks of one job's spec share an order (`LaunchOrder.also`)."""
     again = [
         (o.task.key.job_id, o.task.key.rank)
         for o in offers
@@ -122,11 +104,9 @@ async def make_orders(
             alike.also.append(wire.AlikeTask(task.key, task.attempt, devices, ttl_seconds))
             continue
         layout = layouts.find(offer)
-        place = (
-            {} if layout is None else layout.place(offer, shared=shared, shares_ports=shares_ports)
-        )
+        place = {} if layout is None else layout.place(offer)
         orders.append(_make_order(offer, settings, place, checkpoint))
-        if plain and shares_orders:
+        if plain:
             first[id(offer.job)] = orders[-1]
     return orders
 

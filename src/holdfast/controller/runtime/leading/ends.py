@@ -1,4 +1,5 @@
-"""How long queued and running jobs are to take: by the limits in force, by their specs, and by their past."""
+"""Find how long queued and running jobs will take: by the limits in force, by their specs, and by
+the durations of earlier jobs."""
 
 import math
 from collections.abc import Sequence

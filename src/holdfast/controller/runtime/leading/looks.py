@@ -22,8 +22,8 @@ _DAY_SECONDS = 86_400.0
 
 
 class LeaderLooks:
-    """The questions of loops that wait for the next look. A look that none waits for sends no
-    statement."""
+    """The questions of loops that wait for the leader's next look. Where no loop waits, the look
+    sends no statement."""
 
     def __init__(
         self, store: PostgresStore, settings: SettingsCache, clock: Callable[[], float]

@@ -16,8 +16,8 @@ import msgspec
 
 from holdfast.core.bundles.packs import PackPart
 from holdfast.errors import Conflict
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx
 
 

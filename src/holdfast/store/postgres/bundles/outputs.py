@@ -1,16 +1,22 @@
 """Outputs in PostgreSQL: the rows."""
 
+from datetime import UTC
+from typing import Any
+
 import msgspec
 
 from holdfast.core.data.outputs import LeftOut, OutputsRecord
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import OutputsEvent, OutputsState
-from holdfast.core.transitions import OUTPUTS
+from holdfast.core.transitions import OUTPUTS, sources, step, step_unless_late
 from holdfast.errors import Stale
 from holdfast.moves.rows import is_storable_key
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
+
+LEFT_BY = [str(state) for state in sources(OUTPUTS, OutputsEvent.LOSE)]
+_NOTHING_SENT = "its host was lost before anything was sent"
 
 
 class OutputsTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,14 +95,14 @@ class PostgresOutputs(OnSession):
         where = {"job_id": key.job_id, "attempt": task.attempt, "rank": key.rank}
         before = await tx.one("lock_outputs", **where)
         state = OutputsState.COLLECTING if before is None else OutputsState(before["state"])
-        edge = OUTPUTS.get((state, new.event))
-        if edge is None:
+        after = step_unless_late(OUTPUTS, state, new.event)
+        if after is None:
             return OutputsWritten(state=state)
         await tx.run(
             "put_outputs",
             **where,
             host_id=host_id,
-            state=str(edge.becomes),
+            state=str(after),
             digest=new.digest,
             files=new.files,
             bytes=new.bytes,
@@ -109,7 +115,7 @@ class PostgresOutputs(OnSession):
         if before is not None and before["digest"] not in ("", new.digest):
             given = {"project": task.project, "digest": before["digest"]}
             plans = tuple(row["plan"] for row in await tx.rows("drop_earlier_outputs", **given))
-        return OutputsWritten(state=edge.becomes, plans=plans)
+        return OutputsWritten(state=after, plans=plans)
 
     @reads
     async def list_outputs(
@@ -138,20 +144,21 @@ class PostgresOutputs(OnSession):
                 rank=place.rank,
                 host=place.host,
                 state=OutputsState.LOST if place.gone and place.ended else OutputsState.COLLECTING,
-                reason="its host was lost before anything was sent"
-                if place.gone and place.ended
-                else "",
+                reason=_NOTHING_SENT if place.gone and place.ended else "",
             )
             for place in places
             if (place.attempt, place.rank) not in known and rank in (None, place.rank)
         ]
         return sorted([*told, *silent], key=lambda record: (record.attempt, record.rank))
 
-    async def settle_outputs(self, lost_seconds: float, *, now: Now = None) -> list[str]:
+    @transacts
+    async def settle_outputs(self, tx: Tx, lost_seconds: float, *, now: Now = None) -> list[str]:
         """Settle the outputs that a lost host has not sent to their end. Return the jobs of these
         outputs."""
-        given = {"lost_seconds": lost_seconds, "now": now}
-        rows = await self.session.transact(lambda tx: tx.rows("settle_outputs", **given))
+        given = {"lost_seconds": lost_seconds, "left_by": LEFT_BY, "now": now}
+        rows = await tx.rows("lock_left_outputs", **given)
+        if rows:
+            await tx.run("settle_outputs", rows=to_json([_settle(row) for row in rows]))
         return sorted({row["job_id"] for row in rows})
 
     async def expire_outputs(self, keep_seconds: float, *, now: Now = None) -> int:
@@ -161,3 +168,14 @@ class PostgresOutputs(OnSession):
         rows = await self.session.transact(lambda tx: tx.rows("expire_outputs", **given))
         await self.session.transact(lambda tx: tx.run("drop_orphan_outputs"))
         return len(rows)
+
+
+def _settle(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the state, and the reason, of outputs that a lost host did not send to their end."""
+    sent = row["digest"] != ""
+    until = f"{row['updated_at'].astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    event = OutputsEvent.LOSE if sent else OutputsEvent.MISS
+    reason = f"its host was lost; this is what it had sent until {until}" if sent else _NOTHING_SENT
+    where = {name: row[name] for name in ("job_id", "attempt", "rank")}
+    state = step(OUTPUTS, OutputsState(row["state"]), event)
+    return {**where, "state": str(state), "reason": reason}

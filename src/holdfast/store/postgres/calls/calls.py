@@ -32,7 +32,7 @@ from holdfast.moves.calls.sets import (
 )
 from holdfast.moves.events import calls_event
 from holdfast.moves.rows import clean_text
-from holdfast.store.port.clock import Now
+from holdfast.store.clock import Now
 from holdfast.store.postgres.calls.exchange import CallExchanges, make_judge
 from holdfast.store.postgres.calls.reads import PostgresCallReads, get_set, show_set
 from holdfast.store.postgres.calls.rows import (
@@ -54,7 +54,7 @@ from holdfast.store.postgres.calls.values import (
     ExecutorTurn,
     ExecutorTurned,
 )
-from holdfast.store.postgres.connection.ports import reads_planned, transacts_planned
+from holdfast.store.postgres.connection.parts import reads_planned, transacts_planned
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
 from holdfast.store.postgres.moves import write_events
 from holdfast.wire.calls import CallSetView

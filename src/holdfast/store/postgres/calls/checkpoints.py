@@ -15,7 +15,7 @@ from holdfast.moves.calls.checkpoints import CallHolder, CallKept, locate_call, 
 from holdfast.moves.checkpoints import NewCheckpoint
 from holdfast.moves.rows import MAX_BIGINT
 from holdfast.store.postgres.calls.rows import read_batch
-from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.postgres.connection.parts import OnSession, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 
 

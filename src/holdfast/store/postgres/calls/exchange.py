@@ -72,7 +72,7 @@ class CallExchanges:
         }
         standings = [found.get(i, Standing()) for i in range(len(turns))]
         ex = Exchange(at, turns, standings, _batches(seen["batches"] or "[]"))
-        ex.take()
+        ex.record_reports()
         await judge_moves(tx, ex.moves, judge)
         backs = list_backs(ex.moves)
         if ex.moves.ready:  # returned calls may be handed out at once

@@ -8,7 +8,7 @@ import msgspec
 from holdfast.core.calls.feeds import ColdWaitOf
 from holdfast.core.calls.values import MAX_SET_CALLS, CallState, Family, FunctionSpec
 from holdfast.moves.calls.sets import expand_runs, no_set, stand_call, view_set
-from holdfast.store.port.clock import Now
+from holdfast.store.clock import Now
 from holdfast.store.postgres.calls.exchange import MAX_HEADS, fill_waits
 from holdfast.store.postgres.calls.rows import read_batch, read_busy, read_piece
 from holdfast.store.postgres.calls.values import (
@@ -18,7 +18,7 @@ from holdfast.store.postgres.calls.values import (
     Feed,
     RunningCalls,
 )
-from holdfast.store.postgres.connection.ports import OnSession, reads_planned
+from holdfast.store.postgres.connection.parts import OnSession, reads_planned
 from holdfast.store.postgres.connection.session import Rows, Tx
 from holdfast.wire.calls import CallResult, CallSetView
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from holdfast.errors import Unavailable
-from holdfast.store.port.clock import Now
+from holdfast.store.clock import Now
 from holdfast.store.postgres.connection.pipeline import Connection, Statement
 from holdfast.store.postgres.connection.pool import cut_after
 from holdfast.store.postgres.connection.queries import QUERIES

@@ -11,8 +11,8 @@ from holdfast.core.records import HostCheckRecord
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Stale
 from holdfast.moves.registration import no_host
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 
 

@@ -16,26 +16,24 @@ from holdfast.core.fleet.records import InstanceRecord
 from holdfast.core.fleet.snapshot import FleetSnapshot
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
+from holdfast.core.transitions import HOST, INSTANCE, step_unless_late
 from holdfast.moves.fleet.rented import (
     RentedHost,
     ended_event,
     failed_event,
-    gone_event,
     intended_event,
     is_spawn_fault,
     lost_word,
     made_event,
     name_host,
     say_taken,
-    take,
-    take_host,
 )
 from holdfast.moves.registration import lost_event
-from holdfast.store.port.clock import Now
+from holdfast.store.clock import Now
 from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.fleet.pools import PostgresPools
 from holdfast.store.postgres.fleet.snapshot import read_snapshot
-from holdfast.store.postgres.hosts import lock_rented, lose_host_tasks, set_host_state
+from holdfast.store.postgres.hosts import end_instance, lock_rented, lose_host_tasks, set_host_state
 from holdfast.store.postgres.moves import write_events
 
 T = TypeVar("T")
@@ -124,7 +122,7 @@ class PostgresFleet(PostgresPools):
         alone."""
 
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> InstanceRecord | None:
-            after = take(rental.state, InstanceEvent.ASK)
+            after = step_unless_late(INSTANCE, rental.state, InstanceEvent.ASK)
             if after is None:
                 return None
             token = {
@@ -144,7 +142,7 @@ class PostgresFleet(PostgresPools):
         then replaces the offer's. Event host.made."""
 
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> InstanceRecord | None:
-            after = take(rental.state, InstanceEvent.MAKE)
+            after = step_unless_late(INSTANCE, rental.state, InstanceEvent.MAKE)
             if after is None:
                 return None
             params = {
@@ -167,7 +165,7 @@ class PostgresFleet(PostgresPools):
 
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> bool:
             event = InstanceEvent.DENY
-            if take(rental.state, event) is None:
+            if step_unless_late(INSTANCE, rental.state, event) is None:
                 # Its end was requested meanwhile, and then its state accepts this news as `miss`.
                 event = InstanceEvent.MISS
             if not await _lose(tx, rental, event, HostFault.NO_INSTANCE_ID, reason, at, final):
@@ -233,10 +231,8 @@ class PostgresFleet(PostgresPools):
         intended."""
 
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> float | None:
-            after = take_host(rental.host, HostEvent.PASS)
-            if after is None or rental.ends:
+            if rental.ends or not await _try_move(tx, rental, HostEvent.PASS, reason, at):
                 return None
-            await set_host_state(tx, host_id, rental.name, rental.host, after, "pass", reason, at)
             await tx.run("note_active", id=host_id, now=at)
             if not rental.served:
                 await _note_outcome(tx, rental, "", "", at)
@@ -272,8 +268,7 @@ class PostgresFleet(PostgresPools):
                 host_id,
                 rental.name,
                 rental.host,
-                HostState.DRAINING,
-                "drain",
+                HostEvent.DRAIN,
                 reason,
                 at,
                 deadline=at + timedelta(seconds=grace_seconds),
@@ -290,8 +285,7 @@ class PostgresFleet(PostgresPools):
         for a machine becomes `gone`."""
 
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> InstanceRecord | None:
-            row = await tx.one("end_instance", id=host_id, reason=reason, now=at)
-            if row is not None and row["state"] == InstanceState.GONE:
+            if await end_instance(tx, rental, reason, at) is InstanceState.GONE:
                 await _terminate(tx, rental, reason, at)
             return await _read_instance(tx, host_id)
 
@@ -388,12 +382,13 @@ async def _lose(
     A provider often says that it took the machine away only after TERM has emptied the host, so its
     words are added to what the goodbye left: the host's reason, and those of attempts that TERM
     stopped. Their charge stands, because both ends are charged to nothing."""
-    if take(rental.state, event) is None:
+    after = step_unless_late(INSTANCE, rental.state, event)
+    if after is None:
         return False
-    await tx.run("lose_instance", id=rental.host_id, reason=reason, now=at)
+    await tx.run("end_instance", id=rental.host_id, state=str(after), reason=reason, now=at)
     await write_events(tx, [ended_event(rental, event, reason)], at)
     taken = fault is HostFault.PREEMPTED
-    if gone_event(rental, event) is HostEvent.TERMINATE:
+    if rental.state is InstanceState.ENDING:
         rental = msgspec.structs.replace(rental, fault=str(fault))
         left = await _terminate(tx, rental, reason, at) is None
         if taken:
@@ -408,13 +403,21 @@ async def _lose(
     return True
 
 
+async def _try_move(
+    tx: Tx, rental: RentedHost, event: HostEvent, reason: str, at: datetime
+) -> bool:
+    """Move a host, unless another move came first. Return whether it moved."""
+    if step_unless_late(HOST, rental.host, event) is None:
+        return False
+    await set_host_state(tx, rental.host_id, rental.name, rental.host, event, reason, at)
+    return True
+
+
 async def _fail(
     tx: Tx, rental: RentedHost, fault: HostFault, reason: str, at: datetime, *, counts: bool = True
 ) -> bool:
-    after = take_host(rental.host, HostEvent.FAIL)
-    if after is None:
+    if not await _try_move(tx, rental, HostEvent.FAIL, reason, at):
         return False
-    await set_host_state(tx, rental.host_id, rental.name, rental.host, after, "fail", reason, at)
     await tx.run("note_fault", id=rental.host_id, fault=str(fault))
     await write_events(tx, [failed_event(rental, rental.host, str(fault), reason)], at)
     if counts and is_spawn_fault(rental, fault):
@@ -424,11 +427,9 @@ async def _fail(
 
 async def _terminate(tx: Tx, rental: RentedHost, reason: str, at: datetime) -> list[str] | None:
     """Terminate a host, and end the tasks left on it as lost. Return their jobs."""
-    after = take_host(rental.host, HostEvent.TERMINATE)
-    if after is None:
+    if not await _try_move(tx, rental, HostEvent.TERMINATE, reason, at):
         return None
     host_id, name = rental.host_id, rental.name
-    await set_host_state(tx, host_id, name, rental.host, after, "terminate", reason, at)
     await tx.run("forget_key", id=host_id)
     why = lost_word(rental, reason)
     lost = await lose_host_tasks(tx, host_id, why, at)

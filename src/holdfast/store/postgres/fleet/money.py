@@ -17,8 +17,8 @@ from holdfast.core.report.money import (
 )
 from holdfast.errors import ValidationError
 from holdfast.moves.rows import NewEvent
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.moves import write_events
 from holdfast.store.postgres.prices import write_prices

@@ -14,8 +14,8 @@ from holdfast.moves.fleet.pools import (
     pool_event,
     pool_is_going,
 )
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.moves import write_events
 

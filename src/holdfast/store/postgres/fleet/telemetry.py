@@ -8,8 +8,8 @@ import msgspec
 from holdfast.core.readings.points import Step
 from holdfast.core.readings.records import GpuPoint, HostTelemetryRecord, RankPoint
 from holdfast.moves.fleet.readings import HostReading
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 
 

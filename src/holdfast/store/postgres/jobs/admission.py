@@ -22,13 +22,12 @@ from holdfast.core.placement.types import Kin
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.moves.jobs import dispatch, members, requests
 from holdfast.moves.jobs.quotas import Allotment, plan_owned, sets_quota, sets_share
-from holdfast.moves.jobs.room import RoomCheck, plan_headroom, serves
+from holdfast.moves.jobs.room import RoomCheck, find_served, plan_headroom
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import AdmissionStore
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx
-from holdfast.store.postgres.jobs.jobs import read_jobs
+from holdfast.store.postgres.jobs.lists import read_jobs
 from holdfast.store.postgres.jobs.reserve import Reservation
 from holdfast.store.postgres.moves import load_moves, write_moves
 from holdfast.store.postgres.settings import (
@@ -42,7 +41,7 @@ from holdfast.store.postgres.settings import (
 RELEASE_BATCH = 1000
 
 
-class PostgresAdmission(OnSession, AdmissionStore):
+class PostgresAdmission(OnSession):
     """The jobs that could start, and the writes that start them."""
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
@@ -50,6 +49,14 @@ class PostgresAdmission(OnSession, AdmissionStore):
         self.environment = environment
 
     async def release_due(self, retry_limit: int | None = None, *, now: Now = None) -> Released:
+        """Queue waiting jobs whose time has come, in batches; of retries at most `retry_limit`.
+
+        RETRY-6: the kill switch (`retries_enabled` of the cluster, its environment and the job's
+        project; any that is off) is read in the transaction that dispatches. A due retry under it
+        becomes `retries_held` (event job.retry_held, once); one no longer under it backs off again
+        until its `retry_at`. Each dispatch leaves its audit: event job.retry_dispatched with
+        retry_count, cause, due_at and waited_seconds.
+        """
         held_projects = await self.session.single(lambda tx: self._look(tx, now))
         done, more = Released(), held_projects is not None
         while more:
@@ -135,6 +142,11 @@ class PostgresAdmission(OnSession, AdmissionStore):
     async def read_admission(
         self, tx: Tx, limit: int, *, but: Sequence[str] = (), now: Now = None
     ) -> AdmissionSnapshot:
+        """Return the queued jobs that may be started next, at most `limit` of each queue, and the
+        free room of the hosts.
+
+        but: ids of jobs to leave out.
+        """
         return await self._read(tx, limit, but, now, whole=False)
 
     @reads
@@ -182,7 +194,7 @@ class PostgresAdmission(OnSession, AdmissionStore):
         )
         hosts = [as_capacity(row) for row in room]
         queued = _put_first(owned[0], queued) if owned else queued
-        served = serves(hosts)  # without the silent ones
+        served = find_served(hosts)  # without the silent ones
         rows = [row for row in queued if whole or served(row["queue"])]
         return AdmissionSnapshot(
             candidates=(*blocked, *(msgspec.convert(row, Candidate) for row in rows)),
@@ -195,10 +207,14 @@ class PostgresAdmission(OnSession, AdmissionStore):
         )
 
     async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
+        """Write which jobs the leader's round passed over, and whether the round held room back for
+        any of them. Hosts that take jobs read this (TAKE-2). A crash of the server may lose it."""
         given = {"ids": list(job_ids), "holds": holds, "now": now}
         await self.session.transact(lambda tx: tx.run("note_passed", **given), relaxed=True)
 
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
+        """Return every task that holds room. The caller, which knows the settings, fills in
+        `ends_in_seconds`."""
         return await self.session.list_of(RunningTask, "read_running", now=now)
 
     async def read_spans(self, kin: Collection[Kin]) -> dict[Kin, float]:
@@ -213,6 +229,7 @@ class PostgresAdmission(OnSession, AdmissionStore):
     async def list_reserved(
         self, tx: Tx, ids: Sequence[str] | None = None, *, now: Now = None
     ) -> list[Reserved]:
+        """Return the jobs that are reserved and do not run yet: all of them, or those of `ids`."""
         unstarted = [str(cause) for cause in UNSTARTED]
         rows = await tx.rows("read_reserved", ids=ids, unstarted=unstarted, now=now)
         jobs = await read_jobs(tx, [row["id"] for row in rows])
@@ -230,6 +247,10 @@ class PostgresAdmission(OnSession, AdmissionStore):
     async def expire_reservations(
         self, tx: Tx, reservation_seconds: float, *, now: Now = None
     ) -> list[str]:
+        """Queue jobs again whose reservation was never offered to its host within
+        `reservation_seconds` (attempt ended, outcome expired; no charge; the attempt number is not
+        reused). Where some ranks were offered and others not, a drain begins (cause start_timeout).
+        Reservations offered to all are left to their leases. Returns job ids."""
         at = await tx.now(now)
         before = at - timedelta(seconds=reservation_seconds)
         found = [row["id"] for row in await tx.rows("find_unoffered", before=before)]
@@ -340,9 +361,9 @@ def _fits(placement: JobPlacement, room: RoomCheck, allotment: Allotment) -> boo
     if not allotment.allows(placement.project, gpus):
         return False
     need = placement.gpus, placement.cpu_slots, placement.memory_bytes
-    if not room.take(placement.tasks, need):
+    if not room.reserve_job(placement.tasks, need):
         return False
-    allotment.take(placement.project, gpus)
+    allotment.subtract_job(placement.project, gpus)
     return True
 
 

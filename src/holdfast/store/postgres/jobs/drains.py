@@ -15,19 +15,18 @@ from holdfast.moves.jobs import dispatch, drains
 from holdfast.moves.jobs.moves import Moves
 from holdfast.moves.rows import JobRow
 from holdfast.moves.values import DrainListener, DrainNews, DrainSnapshot
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import DrainStore
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.hosts import quarantine_host
-from holdfast.store.postgres.jobs.jobs import read_jobs
+from holdfast.store.postgres.jobs.lists import read_jobs
 from holdfast.store.postgres.moves import ask_moves, load_moves, take_moves, write_moves
 from holdfast.store.postgres.settings import ASK_SWITCHES, take_switches
 
 MAX_LIKELY = 32
 
 
-class PostgresDrains(OnSession, DrainStore):
+class PostgresDrains(OnSession):
     """Draining jobs and their completion."""
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
@@ -53,6 +52,9 @@ class PostgresDrains(OnSession, DrainStore):
     async def list_drains(
         self, tx: Tx, limit: int, *, late_seconds: float = 0.0, now: Now = None
     ) -> list[DrainSnapshot]:
+        """Return draining jobs that are ready to be completed, because none of their tasks holds a
+        lease. late_seconds: for how long a task whose lease lapsed holds its job up, unless its
+        host is flagged dead, because the host may be heard again with a good end (LATE-1)."""
         likely, self._likely = list(self._likely), {}
         looked = ("find_drained", {"limit": limit, "late": late_seconds, "now": now})
         ready, *found = await tx.many(looked, *(_ask_drains(likely) if likely else ()))
@@ -74,12 +76,16 @@ class PostgresDrains(OnSession, DrainStore):
 
     @reads
     async def list_slow_drains(self, tx: Tx, before: datetime) -> list[JobRecord]:
+        """Return draining jobs, not forced yet, with tasks that were ordered to stop before the
+        instant `before` and whose ends are not confirmed."""
         ids = [row["id"] for row in await tx.rows("find_slow_drains", before=before)]
         jobs = await read_jobs(tx, ids)
         return [jobs[i] for i in ids if i in jobs]
 
     @transacts
     async def force_drain(self, tx: Tx, job_id: str, epoch: int, *, now: Now = None) -> int:
+        """Order the remaining tasks of a drain to end without grace, once. Each task gets an event
+        task.force_drained. Return the number of tasks."""
         m = await load_moves(tx, [job_id], await tx.now(now))
         job = m.jobs.get(job_id)
         if job is None or job.state is not JobState.DRAINING or job.epoch != epoch:
@@ -99,6 +105,10 @@ class PostgresDrains(OnSession, DrainStore):
         at_once: bool = False,
         now: Now = None,
     ) -> bool:
+        """Write a completion where the job still drains under `epoch`, in one transaction: attempt
+        ended, task rows deleted, job moved, charges, avoid-list and quarantine applied, epoch + 1,
+        events. at_once: a retry that is due already is dispatched as well, unless a kill switch
+        holds it (RETRY-6). False when another call did it."""
         first = [("read_now", {"now": now}), *(ASK_SWITCHES if at_once else ())]
         suspect = None
         if completion.decision.quarantine_host and completion.trigger_rank is not None:

@@ -2,8 +2,11 @@
 measured at the store alone, a batch of 400 jobs that are taken and ended costs 75 µs a job, and 256
 where the moves load, end and write each row. No-op dispatch would miss its budget by half.
 
-Only `finish_jobs` and this file know of it. Other ends, and those whose row has changed when it is
-locked, are left to the moves, so without this file everything works as before.
+Other ends, and those whose row has changed when it is locked, are left to the moves. An end of this
+lane leaves what its host told as text (`attempts.told`): `members_of` makes the member of it for each
+read of an attempt, and the ledger counts its time by two readings of its own (`read_ledger_leases`,
+`read_ledger_brief`), because it leaves no row in `ledger_ends`. `tests/store/test_agreement.py` holds the
+lane to the moves, by which the model ends the same jobs.
 """
 
 from collections.abc import Mapping, Sequence

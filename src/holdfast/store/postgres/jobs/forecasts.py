@@ -11,8 +11,8 @@ from holdfast.core.placement.types import Candidate
 from holdfast.core.progress.pace import estimate
 from holdfast.core.states import HostState, InstanceState
 from holdfast.moves.values import StoreValue
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads
 from holdfast.store.postgres.connection.session import Tx
 
 MAX_PAST = 2000
@@ -20,7 +20,7 @@ MAX_PAST = 2000
 OUTCOME_SECONDS = 3600.0
 
 
-class Past(StoreValue, frozen=True, kw_only=True):
+class ObservedSpan(StoreValue, frozen=True, kw_only=True):
     """A job that started (`what` is "start") or ended ("end") some time ago. seconds: how long it ran."""
 
     what: str
@@ -47,10 +47,10 @@ class RentedPool(StoreValue, frozen=True, kw_only=True):
 class PostgresForecasts(OnSession):
     """The past of the queues and of the pools, and how far running jobs are."""
 
-    async def read_past(self, *, now: Now = None) -> list[Past]:
+    async def read_past(self, *, now: Now = None) -> list[ObservedSpan]:
         """Return the newest starts of jobs, those of one day at most, and the newest ends, those with the
         first or a later attempt."""
-        return await self.session.list_of(Past, "read_past", limit=MAX_PAST, now=now)
+        return await self.session.list_of(ObservedSpan, "read_past", limit=MAX_PAST, now=now)
 
     async def read_left(self, *, now: Now = None) -> dict[str, float]:
         """Return, for running jobs that say how far they are and of how many steps, the seconds that are left

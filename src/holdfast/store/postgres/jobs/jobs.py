@@ -16,14 +16,13 @@ from holdfast.errors import HoldfastError
 from holdfast.moves.jobs import drains, requests
 from holdfast.moves.jobs.quotas import find_refused, sets_quota
 from holdfast.moves.jobs.requests import Changed
-from holdfast.moves.rows import DEPENDENCY, JobRow
-from holdfast.moves.values import JobFilter, NewJob, NodeOrigin, Submitted
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import JobStore
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.moves.rows import JobRow
+from holdfast.moves.values import JobFilter, NewJob, Submitted
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Session, Tx, to_json
-from holdfast.store.postgres.dependencies import find_parents, say_waits, write_dependencies
-from holdfast.store.postgres.jobs.lists import find_listed
+from holdfast.store.postgres.jobs.lists import find_listed, read_jobs
+from holdfast.store.postgres.jobs.submissions import ask_insert, insert_jobs, make_row
 from holdfast.store.postgres.moves import load_moves, write_moves
 from holdfast.store.postgres.settings import check_quotas, hold_quotas
 
@@ -48,13 +47,7 @@ _PRUNED = (
 )
 
 
-_SPEC_COLUMNS = (
-    *("project", "priority", "tasks", "gpus", "cpu_slots", "memory_bytes", "labels"),
-    *("idempotency_key", "start_at"),
-)
-
-
-class PostgresJobs(OnSession, JobStore):
+class PostgresJobs(OnSession):
     """The submission, reads, cancels and retries of jobs.
 
     A read of many ids is one round trip; unknown ids are missing from its answer and raise nothing.
@@ -65,6 +58,18 @@ class PostgresJobs(OnSession, JobStore):
         self.environment = environment
 
     async def submit_jobs(self, jobs: Sequence[NewJob], *, now: Now = None) -> list[Submitted]:
+        """Write jobs and their events, all or none. A job with a start time in the future becomes
+        `waiting`.
+
+        QUOTA-1: a hard quota counts all unfinished jobs, is checked under the project's lock, and
+        refuses the whole call. A soft quota, too, refuses a job that alone needs more GPUs than the
+        quota, because such a job could never start.
+
+        Raises:
+            Conflict: an idempotency key names a job whose spec differs (code
+            "idempotency_mismatch").
+            QuotaExceeded: the project's quota forbids it.
+        """
         if not jobs:
             return []
         params = ask_insert(jobs, now)
@@ -72,13 +77,14 @@ class PostgresJobs(OnSession, JobStore):
             # The usual case, one new job without a quota, is a transaction of one statement, which
             # may be sent again. In any other case it writes nothing and the code below takes over.
             digest = requests.hash_spec(jobs[0].spec)
-            given = {"rows": to_json([_new_row(jobs[0], digest, {})]), "limited_too": False}
+            given = {"rows": to_json([make_row(jobs[0], digest)]), "limited_too": False}
             written = await self.session.rows("insert_jobs", **(params | given))
             if written:
                 return [Submitted(job=msgspec.convert(written[0], JobRecord), created=True)]
         return await self.session.transact(lambda tx: insert_jobs(tx, jobs, self.environment, now))
 
     async def get_job(self, job_id: str) -> JobRecord:
+        """Return a job. Raises NotFound."""
         found = await self.session.single(lambda tx: read_jobs(tx, [job_id]))
         if job_id not in found:
             raise requests.no_job(job_id)
@@ -124,6 +130,7 @@ class PostgresJobs(OnSession, JobStore):
         return {row["id"]: row["place"] for row in rows}
 
     async def list_tasks(self, job_id: str) -> list[TaskRecord]:
+        """Return the tasks of a job's present attempt, by rank."""
         return await self.session.list_of(TaskRecord, "read_tasks", ids=[job_id])
 
     async def list_tasks_of(
@@ -136,6 +143,7 @@ class PostgresJobs(OnSession, JobStore):
 
     @reads
     async def list_attempts(self, tx: Tx, job_id: str) -> list[AttemptRecord]:
+        """Return a job's attempts, oldest first, the running one included. Raises NotFound."""
         attempts = await tx.list_of(AttemptRecord, "read_attempts", id=job_id)
         if not attempts and await tx.one("job_exists", id=job_id) is None:
             raise requests.no_job(job_id)
@@ -183,6 +191,9 @@ class PostgresJobs(OnSession, JobStore):
     async def cancel_job(
         self, tx: Tx, job_id: str, reason: str, *, hard: bool = False, now: Now = None
     ) -> JobRecord:
+        """Cancel a job. A job that waits, is queued, or has a reservation never offered to a host
+        is cancelled at once; for any other a drain begins (cause user_cancelled), or the present
+        drain becomes a cancel. A job that has ended is returned as it is. Raises NotFound."""
         m = await load_moves(tx, [job_id], await tx.now(now))
         if job_id not in m.jobs:
             raise requests.no_job(job_id)
@@ -219,6 +230,15 @@ class PostgresJobs(OnSession, JobStore):
         from_scratch: bool = False,
         now: Now = None,
     ) -> JobRecord:
+        """Queue a failed, cancelled or parked job again, for a person's `retry`. A job that backs
+        off is queued at once, with its budgets as they are.
+
+        counted: use one more retry of the present budgets, instead of starting with fresh ones.
+        from_scratch: forget its checkpoints; otherwise it starts from the newest.
+
+        Raises:
+            NotFound: no such job. Conflict: from any other state.
+        """
         at = await tx.now(now)
         found = (await read_jobs(tx, [job_id])).get(job_id)
         if found is None:
@@ -311,6 +331,9 @@ class PostgresJobs(OnSession, JobStore):
         notice_seconds: float | None = None,
         now: Now = None,
     ) -> bool:
+        """Begin a drain of a reserved or running job; with `epoch`, only of the attempt under that
+        epoch. notice_seconds: the time that its tasks have to save; None: their grace. Return
+        whether this call began the drain: an epoch has one drain at most. Raises NotFound."""
         m = await load_moves(tx, [job_id], await tx.now(now))
         job = m.jobs.get(job_id)
         if job is None:
@@ -369,118 +392,6 @@ def _refuse_unrevivable(
             requests.check_revivable(job_id, job.state, job.wait_cause)
         except HoldfastError as error:
             refused[job_id] = error
-
-
-def ask_insert(jobs: Sequence[NewJob], now: datetime | None) -> dict[str, Any]:
-    """Return the parameters of the statement `insert_jobs`, except the rows."""
-    return {
-        "names": sorted({job.queue for job in jobs}),
-        "now": now,
-        "submitted": requests.SUBMITTED,
-        "waits": requests.WAITS_FOR_START,
-        "limited_too": True,
-        "silent": False,
-    }
-
-
-async def insert_jobs(
-    tx: Tx, jobs: Sequence[NewJob], environment: Mapping[str, Value], now: datetime | None
-) -> list[Submitted]:
-    """Write jobs within a transaction, as `submit_jobs` does."""
-    hashes, params = [requests.hash_spec(job.spec) for job in jobs], ask_insert(jobs, now)
-    parents = await find_parents(tx, [job.spec for job in jobs])
-    rows = [_new_row(job, digest, parents) for job, digest in zip(jobs, hashes, strict=True)]
-    params = {**params, "rows": to_json(rows)}
-    written = await tx.rows("insert_jobs", **params)
-    ids = [job.id for job in jobs]
-    if len(written) == len(jobs):  # nearly always; a new job's row is its whole record
-        records = {row["id"]: msgspec.convert(row, JobRecord) for row in written}
-    else:
-        held = await tx.rows("hold_queues", names=params["names"])
-        there = {row["name"] for row in held}
-        for name in params["names"]:
-            if name not in there:
-                raise requests.refuse_queue(name)
-        # A queue may have been created since; the statement skips jobs that it has written.
-        written = [*written, *await tx.rows("insert_jobs", **params)]
-        ids = await _find_earlier(tx, jobs, hashes)
-        records = await read_jobs(tx, ids)
-    if any(row["limited"] for row in written) or (written and sets_quota(environment)):
-        # After the rows are written, so that the project's lock is not held in a wait.
-        asked = [(row["project"], row["gpus"] * row["tasks"]) for row in written]
-        await check_quotas(tx, asked, environment, written=[row["id"] for row in written])
-    new = {row["id"] for row in written}
-    waiting = [job for job in jobs if job.spec.after and job.id in new]
-    if waiting:
-        specs = {job.id: job.spec for job in waiting}
-        await write_dependencies(tx, specs, parents, params["now"])
-        records |= await read_jobs(tx, [job.id for job in waiting])
-    return [
-        Submitted(job=records[found], created=found == job.id)
-        for job, found in zip(jobs, ids, strict=True)
-    ]
-
-
-def _new_row(job: NewJob, digest: str, parents: Mapping[str, str]) -> dict[str, Any]:
-    row = make_row(job, digest)
-    if job.spec.after:
-        row |= {"wait_cause": DEPENDENCY, "wait_reason": say_waits(job.spec, parents)}
-    return row
-
-
-def make_row(job: NewJob, digest: str) -> dict[str, Any]:
-    """Return a new job's row for `insert_jobs`. digest: the hash of its spec, in hex."""
-    spec = job.spec
-    return {
-        "id": job.id,
-        "name": spec.title,
-        "owner": job.owner,
-        "queue": job.queue,
-        "spec": spec.without_secrets(),
-        "spec_hash": digest,
-        **{name: getattr(spec, name) for name in _SPEC_COLUMNS},
-        "secrets": requests.list_secrets(job) or None,
-        **({} if job.origin is None else _name_origin(job.origin)),
-    }
-
-
-def _name_origin(origin: NodeOrigin) -> dict[str, Any]:
-    return {"origin_run": origin.run, "origin_node": origin.node}
-
-
-async def _find_earlier(tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str]) -> list[str]:
-    """Return the id of each submission's job: its own, or that of the earlier job that its
-    idempotency key names."""
-    keyed = [job for job in jobs if job.spec.idempotency_key is not None]
-    rows = await tx.rows(
-        "find_submitted",
-        ids=[job.id for job in jobs],
-        projects=[job.spec.project for job in keyed],
-        keys=[job.spec.idempotency_key for job in keyed],
-    )
-    by_id = {row["id"]: row for row in rows}
-    by_key = {
-        (row["project"], row["idempotency_key"]): row
-        for row in rows
-        if row["idempotency_key"] is not None
-    }
-    ids = []
-    for job, digest in zip(jobs, hashes, strict=True):
-        key = job.spec.idempotency_key
-        row = by_id.get(job.id) or by_key[job.spec.project, key]
-        if row["spec_hash"].hex() != digest:
-            before = (await read_jobs(tx, [row["id"]]))[row["id"]]
-            named = None if row["id"] == job.id else key
-            raise requests.refuse_mismatch(row["id"], before.spec, job.spec, named)
-        ids.append(row["id"])
-    return ids
-
-
-async def read_jobs(tx: Tx, ids: Sequence[str]) -> dict[str, JobRecord]:
-    """Return the records of jobs by id; unknown ids are missing."""
-    if not ids:
-        return {}
-    return {job.id: job for job in await tx.list_of(JobRecord, "read_jobs", ids=list(ids))}
 
 
 def _once(keys: Collection[T]) -> list[T]:

@@ -33,27 +33,26 @@ from holdfast.moves.values import (
     Submitted,
     TaskOffer,
 )
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import LeaseStore
-from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, transacts
 from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx
 from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_faults
-from holdfast.store.postgres.jobs import lapses
 from holdfast.store.postgres.jobs.admission import plan_reservation
-from holdfast.store.postgres.jobs.alike import AlikeJobs, make_offered
 from holdfast.store.postgres.jobs.ends import finish_jobs, split_ends
 from holdfast.store.postgres.jobs.placing import submit_and_take
-from holdfast.store.postgres.jobs.takes import Take, plan_take
+from holdfast.store.postgres.jobs.same_spec import SameSpecJobs, make_offered
+from holdfast.store.postgres.jobs.takes import HostTake, plan_take
 from holdfast.store.postgres.moves import load_moves, take_moves, write_events, write_moves
+from holdfast.store.postgres.sync import lapses
 from holdfast.store.postgres.sync.renewals import renew_leases, take_renewals, touch_hosts
 
 
-class PostgresLeases(OnSession, LeaseStore):
+class PostgresLeases(OnSession):
     """The reports of agents, and the consequences of their silence."""
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
-        self._alike = AlikeJobs()
+        self._alike = SameSpecJobs()
         self.environment = environment
 
     async def sync_hosts(
@@ -64,6 +63,27 @@ class PostgresLeases(OnSession, LeaseStore):
         terms: TakeTerms | None = None,
         now: Now = None,
     ) -> list[HostSynced]:
+        """Apply many hosts' syncs in one transaction; answers come in the same order.
+
+        rules: the operators' rules, for the cause of a drain that begins here (CLASSIFY-4).
+
+        terms: the queues in which hosts whose syncs set `takes` fill their free room at once, by
+        `core.placement.takes`: each job taken is reserved and offered like any other, with
+        AttemptRecord.road `host`. None: in no queue.
+
+        Per host: its heartbeat (clears `flagged_dead_at` with a host.recovered event), beats,
+        renewals, starts and ends. A start makes its task running; when all tasks run, attempt and
+        job do too (event job.started).
+        An end with exit 0 by itself → done; otherwise failed, or preempted when the task was
+        preempting and `facts.stopped`. A job whose tasks are all done succeeds here (attempt ended,
+        task rows deleted, events job.started if it was missed, and job.succeeded). A failed task
+        makes its job drain: trigger on record, siblings preempting, event job.draining.
+        `leaving` → the host is terminated after its ends are recorded; a host that leaves out ends
+        of tasks that have begun, or that it lists as live, keeps its state and gets no orders.
+        A key that matches no live task of this host and incarnation is `lost` if reported live,
+        `refused` if reported ended (STORE-2). An end whose task has already ended under the same
+        key is acknowledged again, not refused.
+        """
         answers: list[HostSynced | None] = [None] * len(syncs)
         # A host that occurs twice is in two groups, because a transaction handles it once.
         for group in reports.group_syncs(syncs):
@@ -108,6 +128,15 @@ class PostgresLeases(OnSession, LeaseStore):
         *,
         now: Now = None,
     ) -> tuple[list[str], list[HostSynced]]:
+        """Apply placements whose job is still queued under its epoch, its queue not paused and its
+        hosts active under the same incarnation. Write tasks, the attempt's row, the new epoch and
+        the event, and in the same transaction answer the waiting syncs of hosts with their new
+        offers and claims.
+
+        ttls: job id → lease TTL in seconds. polls: the waiting syncs. Return the ids applied, and
+        an answer for each host that has one. The next sync repeats an answer that never arrived,
+        like any offer.
+        """
         found = await plan_reservation(tx, self.environment, placements, ttls, now)
         if found is None:
             return [], []
@@ -131,6 +160,9 @@ class PostgresLeases(OnSession, LeaseStore):
 
     @transacts
     async def lapse_leases(self, tx: Tx, leading_since: datetime, *, now: Now = None) -> list[str]:
+        """End tasks whose lease ended more than its margin ago, and for which leading_since + TTL
+        has passed (LEASE-4): running or reserved → failed with lost="lease_lapsed"; preempting →
+        preempted. Their jobs drain. Returns job ids."""
         return await lapses.lapse_leases(tx, leading_since, now)
 
     async def stamp_renewals(self, *, now: Now = None) -> tuple[datetime, datetime | None]:
@@ -151,7 +183,7 @@ async def _sync(
     syncs: Sequence[HostSync],
     rules: Sequence[OperatorRule],
     terms: TakeTerms | None,
-    alike: AlikeJobs,
+    alike: SameSpecJobs,
     now: datetime | None,
 ) -> list[AnswerBuilder]:
     builders = [AnswerBuilder(s, "ok") for s in syncs]
@@ -298,7 +330,7 @@ async def _give_orders(
     tx: Tx,
     listening: Sequence[AnswerBuilder],
     staying: Sequence[AnswerBuilder],
-    take: Take | None,
+    take: HostTake | None,
     at: datetime,
 ) -> None:
     """Commit, in one round trip with the queries for orders: first for the orders that the leader's
@@ -310,7 +342,7 @@ async def _give_orders(
     if asked:
         _fill_orders(listening, *found[: len(asked)])
     if take is not None:
-        take.give(staying, found[-1])
+        take.add_offers(staying, found[-1])
 
 
 def ask_for_polls(

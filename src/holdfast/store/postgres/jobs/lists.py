@@ -1,9 +1,11 @@
-"""Lists of jobs, and of arrays, by a filter."""
+"""Jobs by their ids, and lists of jobs and of arrays by a filter."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from holdfast.core.records import JobRecord
 from holdfast.moves.values import ArrayFilter, JobFilter
 from holdfast.store.postgres.connection.session import Tx, to_json
 
@@ -21,3 +23,10 @@ async def find_listed(tx: Tx, filter: JobFilter) -> list[str]:
     labels = to_json(dict(filter.labels)) if filter.labels else None
     rows = await tx.rows("list_job_ids", **make_params(filter) | {"labels": labels})
     return [row["id"] for row in rows]
+
+
+async def read_jobs(tx: Tx, ids: Sequence[str]) -> dict[str, JobRecord]:
+    """Return the records of jobs by id; unknown ids are missing."""
+    if not ids:
+        return {}
+    return {job.id: job for job in await tx.list_of(JobRecord, "read_jobs", ids=list(ids))}

@@ -12,13 +12,12 @@ from holdfast.moves.jobs import members
 from holdfast.moves.jobs.requests import no_job, refuse_retry
 from holdfast.moves.jobs.room import RoomCheck
 from holdfast.moves.values import DueMember
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import MemberStore
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.hosts import quarantine_host
 from holdfast.store.postgres.jobs.admission import read_capacity
-from holdfast.store.postgres.jobs.jobs import read_jobs
+from holdfast.store.postgres.jobs.lists import read_jobs
 from holdfast.store.postgres.moves import load_moves, write_moves
 
 
@@ -30,7 +29,7 @@ def _as_arrays(keys: Sequence[TaskKey]) -> dict[str, list[Any]]:
     }
 
 
-class PostgresMembers(OnSession, MemberStore):
+class PostgresMembers(OnSession):
     """The falls and replacements of single members while the others run on, and the sections of
     ranks of any gang, because these excuse the ranks that wait for them (EXCUSE-1)."""
 
@@ -55,6 +54,8 @@ class PostgresMembers(OnSession, MemberStore):
 
     @reads
     async def list_members(self, tx: Tx, limit: int, *, now: Now = None) -> list[DueMember]:
+        """Return the members of supervised jobs that need a decision: members that fell, and
+        replacements that have not started yet."""
         found = await tx.rows("find_members", limit=limit, now=now)
         if not found:
             return []
@@ -77,6 +78,15 @@ class PostgresMembers(OnSession, MemberStore):
     async def replace_members(
         self, tx: Tx, plans: Sequence[tuple[TaskKey, Replacement]], *, now: Now = None
     ) -> list[TaskKey]:
+        """Carry out the decisions on fallen members, in their order and in one transaction. Each
+        member is `blocked` until it has another host (event task.replaced) or, if parked, until a
+        person releases it (event task.parked); its charge and a barred host are written too. The
+        fall of a member that is not to be replaced begins the drain of its job, as the drain's
+        trigger.
+
+        Return the keys whose decisions were carried out. Keys of jobs that drain, or that another
+        call has decided on, are missing.
+        """
         if not plans:
             return []
         locked = await _lock_suspects(tx, plans)
@@ -109,6 +119,8 @@ class PostgresMembers(OnSession, MemberStore):
     async def stop_member(
         self, tx: Tx, key: TaskKey, cause: Cause, reason: str, *, now: Now = None
     ) -> bool:
+        """Stop one live member while the other members run on. Return False where the key names no
+        live member, or a member that is being stopped already."""
         m = await load_moves(tx, [key.job_id], await tx.now(now))
         job = m.jobs.get(key.job_id)
         task = None if job is None else m.tasks[job.id].get(key.rank)
@@ -132,6 +144,9 @@ class PostgresMembers(OnSession, MemberStore):
         *,
         now: Now = None,
     ) -> list[str]:
+        """Apply the placements of members that wait for a host, under the guards of `reserve`. The
+        members of each job get a new epoch of their own (MEMBER-1), and their start barrier is
+        open. Each member gets an event task.reserved. Returns job ids."""
         if not placements:
             return []
         # Locks in the one order: hosts, jobs, tasks.
@@ -153,6 +168,8 @@ class PostgresMembers(OnSession, MemberStore):
     async def release_members(
         self, tx: Tx, reservation_seconds: float, *, now: Now = None
     ) -> list[str]:
+        """Release reservations of replacements that were never offered to their host within
+        `reservation_seconds`. Return the ids of their jobs."""
         at = await tx.now(now)
         before = members.asked_before(at, reservation_seconds)
         found = [row["id"] for row in await tx.rows("find_unoffered_members", before=before)]

@@ -11,15 +11,20 @@ from holdfast.moves.jobs import requests
 from holdfast.moves.jobs.reports import AnswerBuilder
 from holdfast.moves.values import HostSync, HostSynced, NewJob, Submitted
 from holdfast.store.postgres.connection.session import Tx, to_json
-from holdfast.store.postgres.jobs.alike import AlikeJobs
-from holdfast.store.postgres.jobs.jobs import ask_insert, make_row
+from holdfast.store.postgres.jobs.same_spec import SameSpecJobs
+from holdfast.store.postgres.jobs.submissions import ask_insert, make_row
 from holdfast.store.postgres.jobs.takes import ask_takes, choose_jobs
 
 
 async def submit_and_take(
-    tx: Tx, job: NewJob, taker: HostSync, terms: TakeTerms, alike: AlikeJobs, now: datetime | None
+    tx: Tx,
+    job: NewJob,
+    taker: HostSync,
+    terms: TakeTerms,
+    alike: SameSpecJobs,
+    now: datetime | None,
 ) -> tuple[Submitted, HostSynced] | None:
-    """Write a job, and let the host take jobs for its free room (`LeaseStore.submit_to_host`).
+    """Write a job, and let the host take jobs for its free room (`PostgresLeases.submit_to_host`).
     Locks are taken in the one order: queues, hosts, jobs."""
     limit = count_worth(1)
     row = make_row(job, requests.hash_spec(job.spec))
@@ -38,7 +43,7 @@ async def submit_and_take(
     cut = queued.count() >= limit
     take = choose_jobs([builder], terms, {**read, "rooms": rooms}, queued, cut=cut)
     if take is not None:
-        take.give([builder], *await tx.last(take.reservation.ask()))
+        take.add_offers([builder], *await tx.last(take.reservation.ask()))
     submitted = msgspec.convert(written[0], JobRecord)
     return Submitted(job=submitted, created=True), builder.answer()
 

@@ -9,17 +9,21 @@ import msgspec
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import JobRecord
 from holdfast.core.sessions.rights import CLOSED_LABEL
+from holdfast.core.sessions.transitions import SESSION, SessionEvent
 from holdfast.core.states import TaskState
+from holdfast.core.transitions import sources
 from holdfast.errors import Conflict, NotFound
 from holdfast.moves.rows import NewEvent, clean_text
 from holdfast.moves.values import StoreValue
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.moves import write_events
 from holdfast.wire.sessions.messages import SessionEnd, SessionOrder, SessionRecord, SessionRequest
 
 _SHOWN_CHARS = 200
+BEGIN_FROM = [str(state) for state in sources(SESSION, SessionEvent.BEGIN)]
+END_FROM = [str(state) for state in sources(SESSION, SessionEvent.END)]
 
 
 class Visitor(StoreValue, frozen=True, kw_only=True):
@@ -138,7 +142,9 @@ class PostgresSessions(OnSession):
 
     async def note_begun(self, session_id: str) -> None:
         """Note that a session has its link and has begun."""
-        await self.session.single(lambda tx: tx.run("note_session_begun", id=session_id))
+        await self.session.single(
+            lambda tx: tx.run("note_session_begun", id=session_id, begin_from=BEGIN_FROM)
+        )
 
     @transacts
     async def end_session(
@@ -239,7 +245,7 @@ async def _end(
 ) -> dict[str, Any] | None:
     code = end.exit_code if end.signal is None else 128 + end.signal
     given = {"id": clean_text(session_id), "exit_code": code, "reason": clean_text(end.reason)}
-    row = await tx.one("end_session", **given, host_id=host_id, now=now)
+    row = await tx.one("end_session", **given, host_id=host_id, end_from=END_FROM, now=now)
     if row is None:
         return None
     how = f"exit code {code}" if code is not None else end.reason or "it ended"

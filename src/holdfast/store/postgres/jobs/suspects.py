@@ -11,8 +11,8 @@ from holdfast.core.stragglers.records import Act, SuspectKind, SuspectRecord
 from holdfast.moves.jobs import drains, members
 from holdfast.moves.jobs.moves import Moves
 from holdfast.moves.rows import JobRow, TaskRow
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_moves
 

@@ -12,17 +12,17 @@ from holdfast.moves.jobs.reports import AnswerBuilder, count_wanted
 from holdfast.moves.values import OfferedJob, TaskOffer
 from holdfast.store.postgres.connection.session import Rows, Step, Tx
 from holdfast.store.postgres.jobs.admission import as_capacity
-from holdfast.store.postgres.jobs.alike import AlikeJobs, Takable
 from holdfast.store.postgres.jobs.reserve import Reservation
+from holdfast.store.postgres.jobs.same_spec import SameSpecJobs, Takable
 
 
-class Take(msgspec.Struct, frozen=True):
+class HostTake(msgspec.Struct, frozen=True):
     """The jobs that hosts take. offered: job id → the fields that its order needs."""
 
     reservation: Reservation
     offered: Mapping[str, OfferedJob]
 
-    def give(self, builders: Sequence[AnswerBuilder], found: Rows) -> None:
+    def add_offers(self, builders: Sequence[AnswerBuilder], found: Rows) -> None:
         """Add the offers of the reserved jobs to the builders of the hosts' answers. Where another
         transaction reserved one of the jobs first, no host counts as settled."""
         by_host = {d.sync.host_id: d for d in builders}
@@ -35,8 +35,8 @@ class Take(msgspec.Struct, frozen=True):
 
 
 async def plan_take(
-    tx: Tx, alike: AlikeJobs, builders: Sequence[AnswerBuilder], terms: TakeTerms, at: datetime
-) -> Take | None:
+    tx: Tx, alike: SameSpecJobs, builders: Sequence[AnswerBuilder], terms: TakeTerms, at: datetime
+) -> HostTake | None:
     """Return the jobs that these hosts take; None where they take none. The hosts' rows are locked,
     so their room cannot shrink meanwhile. A host is marked settled where no job is left that could
     start there."""
@@ -60,7 +60,7 @@ def choose_jobs(
     queued: Takable,
     *,
     cut: bool,
-) -> Take | None:
+) -> HostTake | None:
     """Return the jobs of `queued` that these hosts take. read: the row of `read_takes`. cut: more
     jobs may be queued than these. A host is marked settled where no job is left that could start
     there."""
@@ -87,4 +87,4 @@ def choose_jobs(
         taken=True,
         revision=terms.revision,
     )
-    return Take(reservation, offered)
+    return HostTake(reservation, offered)

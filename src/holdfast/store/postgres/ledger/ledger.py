@@ -1,4 +1,4 @@
-"""The ledger's minutes in PostgreSQL: what a span of them follows from, and its one writer."""
+"""The ledger's minutes in PostgreSQL: read the inputs of a span of minutes, and write its rows."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -6,10 +6,17 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from holdfast.core.ledger.close import Renaming, SpanFacts, SpanRows, Subject, find_span, to_ms
-from holdfast.core.ledger.cut import MINUTE_MS, Interval
+from holdfast.core.ledger.close_minutes import (
+    MinuteInputs,
+    Renaming,
+    SpanRows,
+    Subject,
+    find_span,
+    to_ms,
+)
+from holdfast.core.ledger.split_lease import MINUTE_MS, Interval
 from holdfast.errors import Stale
-from holdfast.store.port.clock import Now
+from holdfast.store.clock import Now
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.ledger.reads import LedgerReads
 from holdfast.store.postgres.ledger.spans import (
@@ -49,8 +56,8 @@ class PostgresLedger(LedgerReads):
         *,
         hears_since: datetime | None = None,
         now: Now = None,
-    ) -> SpanFacts | None:
-        """Return what the next minutes to be closed follow from; None where no minute is over.
+    ) -> MinuteInputs | None:
+        """Return the inputs of the next minutes to be closed; None where no minute is over.
 
         A minute is over once no transaction is open that began in it, because that may still write
         an end or a reservation of it. hears_since: since when this controller hears hosts; before
@@ -67,7 +74,7 @@ class PostgresLedger(LedgerReads):
         # In a thread, as when it is written: a span of a large fleet has a hundred thousand leases.
         return await asyncio.to_thread(make_facts, found, reads)
 
-    async def write_ledger(self, facts: SpanFacts, rows: SpanRows) -> None:
+    async def write_ledger(self, facts: MinuteInputs, rows: SpanRows) -> None:
         """Write the rows of a span, correct earlier ones, and move the cursor behind it, all in one
         transaction, so that a controller that dies at any moment has written all or nothing.
 
@@ -99,8 +106,9 @@ class _KnownSubjects(msgspec.Struct, frozen=True):
     until_ms: int = 0
 
 
-async def _write(tx: Tx, facts: SpanFacts, rows: SpanRows, ready: ReadySpan) -> list[int]:
-    """Write a span, and return the ids of its strangers."""
+async def _write(tx: Tx, facts: MinuteInputs, rows: SpanRows, ready: ReadySpan) -> list[int]:
+    """Write the rows of a span, and return the ids of the subjects that this replica did not
+    know."""
     await tx.run("allow_ledger_pauses")
     span = {"since": from_ms(facts.since_ms), "until": from_ms(facts.until_ms)}
     if not await tx.run("move_ledger_cursor", **span):

@@ -20,7 +20,7 @@ from holdfast.core.ledger.values import (
     Unit,
 )
 from holdfast.errors import ValidationError
-from holdfast.store.postgres.connection.ports import OnSession, reads
+from holdfast.store.postgres.connection.parts import OnSession, reads
 from holdfast.store.postgres.connection.session import Tx
 
 

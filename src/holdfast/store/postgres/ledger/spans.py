@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 
 from holdfast.core.ids import TaskKey
-from holdfast.core.ledger.close import (
+from holdfast.core.ledger.close_minutes import (
     HeldLease,
     HostSpan,
     KeptAccount,
     LedgerRow,
-    SpanFacts,
+    MinuteInputs,
     SpanRows,
     Subject,
     to_ms,
 )
-from holdfast.core.ledger.cut import MINUTE_MS, Account, Interval, Lease, TallyReport
 from holdfast.core.ledger.host_time import HostTime
+from holdfast.core.ledger.split_lease import MINUTE_MS, Account, Interval, Lease, TallyReport
 from holdfast.core.ledger.tally import Tally
 from holdfast.core.ledger.values import LedgerName
 from holdfast.core.states import HostState
@@ -50,15 +50,15 @@ class ReadySpan(msgspec.Struct, frozen=True):
     accounts_json: str
 
 
-def make_facts(found: Interval, reads: SpanReads) -> SpanFacts:
-    """Return what a span's rows follow from."""
+def make_facts(found: Interval, reads: SpanReads) -> MinuteInputs:
+    """Return the inputs from which a span's rows are computed."""
     until = from_ms(found.until)
     over_jobs = {
         row["job_id"]
         for row in (*reads.leases, *reads.kept)
         if (row["over_at"] is not None and row["over_at"] < until) or row.get("gone")
     }
-    return SpanFacts(
+    return MinuteInputs(
         since_ms=found.since,
         until_ms=found.until,
         held=[_make_held(row) for row in reads.leases],
@@ -96,13 +96,13 @@ def make_ready(rows: SpanRows, known: Mapping[Subject, int]) -> ReadySpan:
 
 
 def key_of(subject: Subject) -> tuple[object, ...]:
-    """Return what tells a subject from all others, as `ledger_subjects_key` has it."""
+    """Return the key of a subject: the columns of the index `ledger_subjects_key`."""
     about = (subject.job_id, subject.attempt, subject.host_id, subject.unit, subject.pool)
     return (*about, subject.project, subject.owner, subject.queue, subject.labels)
 
 
 def key_of_row(row: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return the same of a row."""
+    """Return the key of a row's subject, as `key_of` does for a subject."""
     about = (row["job_id"], row["attempt"], row["host_id"], row["unit"], row["pool"])
     return (*about, row["project"], row["owner"], row["queue"], _sort_labels(row["labels"]))
 

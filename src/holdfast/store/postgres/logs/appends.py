@@ -13,8 +13,8 @@ from holdfast.core.logs.plan import LogBase, LogLife, LogPlace, Range
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.moves.rows import clean_text, is_storable_key
 from holdfast.moves.values import LogAppend
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.store.postgres.logs.marking import find_marker
 from holdfast.wire.agent import Forensics, LogReadOrder

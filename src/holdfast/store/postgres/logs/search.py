@@ -9,7 +9,7 @@ from holdfast.core.logs import plan as log_plan
 from holdfast.core.logs.grams import hash_text
 from holdfast.core.logs.scan import LogPiece
 from holdfast.core.records import LogStreamRecord
-from holdfast.store.postgres.connection.ports import OnSession
+from holdfast.store.postgres.connection.parts import OnSession
 
 _LONGEST_MARK = 64
 _MARKS_BYTES = 1 << 16
@@ -122,7 +122,8 @@ class PostgresLogSearch(OnSession):
     async def find_ends(
         self, streams: Sequence[LogStreamRecord], at: datetime, *, included: bool
     ) -> list[int]:
-        """Return how far each stream was at a time. included: with what came at that very time."""
+        """Return the length that each stream had at a time. included: with the bytes that came at
+        that very time."""
         given = {"at": at, "included": included}
         rows = await self.session.rows("find_log_ends", **_split(streams), **given)
         return [row["end"] or 0 for row in rows]

@@ -90,15 +90,10 @@ update instances set state = %(state)s, ref = %(ref)s, made_at = coalesce(made_a
 where host_id = %(id)s;
 
 -- name: end_instance
--- Also from `move_host`: a host that an operator terminates, or whose agent leaves, gives its machine back.
+-- The machine is not wanted any more, or is gone.
 update instances set
-  state = case when state = 'intended' then 'gone' else 'ending' end,
-  gone_at = case when state = 'intended' then %(now)s::timestamptz end, reason = %(reason)s
-where host_id = %(id)s and state in ('intended', 'asked', 'made')
-returning state;
-
--- name: lose_instance
-update instances set state = 'gone', gone_at = %(now)s, reason = %(reason)s where host_id = %(id)s;
+  state = %(state)s, reason = %(reason)s, gone_at = case when %(state)s = 'gone' then %(now)s::timestamptz end
+where host_id = %(id)s;
 
 -- name: note_end_asked
 update instances set end_asked_at = %(now)s where host_id = %(id)s;

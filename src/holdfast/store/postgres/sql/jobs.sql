@@ -557,7 +557,7 @@ from (
 ) c;
 
 -- part: takable_jobs
--- As read_candidates, of the queues that these hosts serve, as columns of one row, because hundreds are read at once and
+-- As read_candidates, of the queues that these hosts serve (`core.placement.eligible.serves`, without a loop), as columns of one row, because hundreds are read at once and
 -- most of their cost is their columns. A column that says one thing of all of them says it once. A queue that is paused
 -- is asked again under its lock.
 -- specs: jobs that name the same one have one spec. The members of an array share the digest of their array.

@@ -1,4 +1,4 @@
--- How far each lease of an unfinished job is counted (`core.ledger.cut.Account`).
+-- How far each lease of an unfinished job is counted (`core.ledger.split_lease.Account`).
 
 create table ledger_accounts (
   job_id  text not null,

@@ -64,22 +64,20 @@ left join hosts h on h.id = g.host_id left join heartbeats b on b.host_id = h.id
 where a.job_id = %(job_id)s and a.started_at is not null and (%(attempt)s::integer is null or a.number = %(attempt)s)
 order by a.number, g.rank;
 
--- name: settle_outputs
+-- name: lock_left_outputs
 -- Of hosts that are gone, or were silent for so long that they count as gone. A host that comes back may still send them.
-update outputs o set state = case when o.digest = '' then 'lost' else 'partial' end,
-  reason = case when o.digest = '' then 'its host was lost before anything was sent'
-    else 'its host was lost; this is what it had sent until ' || to_char(o.updated_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC' end
-from (
-  select c.job_id, c.attempt, c.rank from outputs c
-  join attempts a on a.job_id = c.job_id and a.number = c.attempt
-  left join hosts h on h.id = c.host_id left join heartbeats b on b.host_id = c.host_id
-  where c.state = 'collecting' and a.state = 'ended'
-    and (h.id is null or h.state = 'terminated'
-      or b.heartbeat_at < coalesce(%(now)s, clock_timestamp()) - make_interval(secs => %(lost_seconds)s))
-  limit 1000 for update of c skip locked
-) d
-where o.job_id = d.job_id and o.attempt = d.attempt and o.rank = d.rank
-returning o.job_id;
+select c.job_id, c.attempt, c.rank, c.state, c.digest, c.updated_at from outputs c
+join attempts a on a.job_id = c.job_id and a.number = c.attempt
+left join hosts h on h.id = c.host_id left join heartbeats b on b.host_id = c.host_id
+where c.state = any(%(left_by)s) and a.state = 'ended'
+  and (h.id is null or h.state = 'terminated'
+    or b.heartbeat_at < coalesce(%(now)s, clock_timestamp()) - make_interval(secs => %(lost_seconds)s))
+limit 1000 for update of c skip locked;
+
+-- name: settle_outputs
+update outputs o set state = g.state, reason = g.reason
+from jsonb_to_recordset(%(rows)s::jsonb) as g(job_id text, attempt integer, rank integer, state text, reason text)
+where o.job_id = g.job_id and o.attempt = g.attempt and o.rank = g.rank;
 
 -- name: expire_outputs
 update outputs o set digest = '', expired_at = coalesce(%(now)s, clock_timestamp())

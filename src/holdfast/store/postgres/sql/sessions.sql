@@ -55,18 +55,18 @@ where (%(job_id)s::text is null or job_id = %(job_id)s) and (%(also_over)s or st
 order by created_at desc, id desc limit %(limit)s;
 
 -- name: note_session_begun
-update sessions set state = 'running' where id = %(id)s and state = 'opening';
+update sessions set state = 'running' where id = %(id)s and state = any(%(begin_from)s);
 
 -- name: end_session
 -- Once, because the guard reads the state.
 update sessions set state = 'ended', ended_at = greatest(created_at, coalesce(%(now)s, clock_timestamp())),
        exit_code = %(exit_code)s, reason = %(reason)s
-where id = %(id)s and state <> 'ended' and (%(host_id)s::text is null or host_id = %(host_id)s)
+where id = %(id)s and state = any(%(end_from)s) and (%(host_id)s::text is null or host_id = %(host_id)s)
 returning id, job_id, rank, epoch, attempt, host_id, project, kind, command, owner, from_address, ended_at,
           extract(epoch from ended_at - created_at)::double precision as seconds;
 
 -- name: find_lost_sessions
--- Sessions end with their attempts (HAND-2); where their host could not say so, this finds them.
+-- Sessions end with their attempts (INSIDE-2); where their host could not say so, this finds them.
 select s.id from sessions s
 where s.state <> 'ended' and s.created_at < coalesce(%(now)s, clock_timestamp()) - interval '30 seconds'
   and not exists (select from tasks t where t.job_id = s.job_id and t.rank = s.rank and t.epoch = s.epoch

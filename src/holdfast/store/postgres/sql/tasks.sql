@@ -209,8 +209,8 @@ returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, t.devices, t.lease_tt
 -- name: claim_tasks
 -- Writes the places kept for ranks of gangs, and returns the gangs whose last rank has one now: only those are
 -- loaded, to open their barrier, because hundreds of syncs claim one large gang and none of them may cost as much as
--- the whole gang. The jobs' locks are held, so that of two last claims the second sees the first. Must equal
--- `runs.claim_task`.
+-- the whole gang. The jobs' locks are held, so that of two last claims the second sees the first.
+-- tests/store/test_agreement.py holds this to `runs.claim_task`, by which the model claims, and which opens the barrier here too.
 with given as (
   select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
                        %(incarnations)s::text[], %(ports)s::integer[])

@@ -1,1 +1,2 @@
-"""Statements that a host's sync runs beside its own transaction: a second look for missing rows."""
+"""What a host's sync writes beside its jobs: heartbeats and renewals of leases, the lapses where none
+came, and a second look for missing rows."""

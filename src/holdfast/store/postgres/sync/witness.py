@@ -12,7 +12,7 @@ import psycopg
 
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Unavailable
-from holdfast.store.port.clock import Now
+from holdfast.store.clock import Now
 from holdfast.store.postgres.connection.pipeline import Connection, Statement
 from holdfast.store.postgres.connection.pool import cut_after
 from holdfast.store.postgres.connection.queries import QUERIES
@@ -58,7 +58,7 @@ NOTHING = Sought()
 
 
 class PostgresWitness:
-    """The connection of second looks. It is made when the first one is asked for, and no pooled
+    """The connection of second looks. The connection is made at the first second look, and no other
     call ever runs on it."""
 
     def __init__(self, session: Session) -> None:

@@ -72,7 +72,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks that are alike, as one row."""
+    """Ranks that are alike, as one row of the table."""
 
     ranks: str
     count: int
@@ -83,7 +83,7 @@ class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def view_task(task: TaskRecord) -> RankState:
-    """Return a rank that has a place, or waits for one."""
+    """Return a task of the present attempt as the page shows a rank."""
     return RankState(
         rank=task.rank,
         state=str(task.state),
@@ -97,7 +97,7 @@ def view_task(task: TaskRecord) -> RankState:
 
 
 def view_member(member: MemberRecord) -> RankState:
-    """Return a rank of an attempt that has ended."""
+    """Return a member of an ended attempt as the page shows a rank."""
     said = member.message
     if member.trigger:
         said = f"fell first: {said}" if said else "fell first"

@@ -24,6 +24,7 @@ from holdfast.web.pages.job.readings import read_readings
 from holdfast.web.pages.job.run import read_run
 from holdfast.web.pages.job.timeline import draw_timeline
 from holdfast.web.pages.jobs import show_array
+from holdfast.web.words import write_number
 from holdfast.wire.api import ForensicsView, JobView, Why
 
 TABS = ("output", "ranks", "readings", "stacks", "files", "events", "spec")
@@ -57,6 +58,7 @@ async def show(ask: PageRequest) -> Page:
         reader.suspects(view.id),
         reader.session_right(view.id),
     )
+    slow = find_slow(suspects, view.attempts)
     beaten_ago = ask.now - (view.beat_at or ask.now)
     values = {
         "job": view,
@@ -64,8 +66,11 @@ async def show(ask: PageRequest) -> Page:
         "rows": draw_timeline(view, attempts[-SHOWN_ATTEMPTS:], ask.now),
         "hidden": max(0, view.attempts - SHOWN_ATTEMPTS),
         "why": why,
+        "parked": is_parked(view, why),
+        "cancel_ask": ask_cancel(view),
+        **(split_why(why, slow) if why else {}),
         "may_enter": right.allowed and view.state is JobState.RUNNING,
-        "slow": find_slow(suspects, view.attempts),
+        "slow": slow,
         "estimate": estimate(view.step, view.total, view.rate, beaten_ago.total_seconds()),
         "still": find_still(view.beat_at, view.moved_at),
         "retries": say_retries(view),
@@ -106,6 +111,32 @@ async def _read_why(ask: PageRequest, job_id: str) -> Why | None:
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     return None
+
+
+def is_parked(job: JobView, why: Why | None) -> bool:
+    """Return whether the job, or one of its members, waits for a person to try it again."""
+    lines = why.lines if why else []
+    return job.wait_cause == "parked" or any(line.code == "member_parked" for line in lines)
+
+
+def ask_cancel(job: JobView) -> str:
+    """Return the sentence with which a person is asked whether the job is to be cancelled."""
+    stopped = f"{job.tasks} ranks are" if job.tasks > 1 else "1 task is"
+    step = "" if job.step is None else f" It has reached step {write_number(job.step)}."
+    return (
+        f"A cancel cannot be undone: its {stopped} stopped, and the job does not start again by itself."
+        f"{step}"
+    )
+
+
+def split_why(why: Why, slow: Sequence[SuspectRecord]) -> dict[str, object]:
+    """Return the hints that belong to the summary of `why`, and the other reasons, without those that
+    stand below as slow ranks."""
+    said = {why.summary, *(each.message for each in slow)}
+    return {
+        "hints": [line.hint for line in why.lines if line.message == why.summary and line.hint],
+        "others": [line for line in why.lines if line.message not in said],
+    }
 
 
 def say_retries(job: JobView) -> str:
@@ -181,8 +212,8 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_stacks(views: Sequence[ForensicsView]) -> list[StackGroup]:
-    """Group what was gathered before kills, what is read first at the front: ranks with the same text
-    share a group."""
+    """Group the evidence that was gathered before kills, with the parts that a person reads first
+    at the front: ranks with the same text share a group."""
     groups: dict[tuple[int, str, str], StackGroup] = {}
     for view in views:
         for part, text in view.sections.items():

@@ -137,8 +137,8 @@ async def show(ask: PageRequest) -> Page:
         "filter": ask.query.get("q", ""),
         "sign_ins": sign_ins,
         "hooks": hooks,
-        "tokens": tokens,
-        "good": [each.id for each in tokens if is_in_force(each, ask.now)],
+        "tokens": [each for each in tokens if is_in_force(each, ask.now)],
+        "over_tokens": [each for each in tokens if not is_in_force(each, ask.now)],
         "targets": targets,
         "sessions": sessions,
     }

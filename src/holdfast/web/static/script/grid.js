@@ -48,9 +48,10 @@ function paintGrid(canvas) {
   pen.scale(scale, scale);
   const slow = new Set(grid.slow);
   const ring = (x, y, colour) => { pen.globalAlpha = 1; pen.lineWidth = size > 8 ? 2 : 1; pen.strokeStyle = colour; pen.strokeRect(x, y, size, size); };
+  const strength = (rank) => Math.max(0.35, 1 - Math.max(0, grid.lags[rank]) / 20);
   for (let rank = 0; rank < count; rank += 1) {
     const x = left(rank), y = over(rank);
-    pen.globalAlpha = Math.max(0.35, 1 - Math.max(0, grid.lags[rank]) / 20);
+    pen.globalAlpha = strength(rank);
     pen.fillStyle = colours[grid.hue.charCodeAt(rank) - 65];
     pen.fillRect(x, y, size, size);
   }
@@ -61,7 +62,7 @@ function paintGrid(canvas) {
   const dim = getComputedStyle($("grid-note")).color, every = Math.ceil(12 / (size + gap));
   for (let rank = 0; rank < count; rank += byHost ? group : columns * every) write(byHost ? grid.names[grid.hosts[rank]] : rank, 0, rank, gutter - 8, dim);
   pen.textAlign = "center";
-  if (size >= 18) for (let rank = 0; rank < count; rank += 1) write(rank, left(rank) + size / 2, rank, size, look.backgroundColor);
+  if (size >= 18) for (let rank = 0; rank < count; rank += 1) write(rank, left(rank) + size / 2, rank, size, strength(rank) < 0.6 ? look.color : look.backgroundColor);
   for (const rank of [...slow, grid.first]) {
     if (rank >= 0) ring(left(rank), over(rank), rank === grid.first ? look.color : colourOf("draining"));
   }

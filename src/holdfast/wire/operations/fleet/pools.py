@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from holdfast.core.fleet.actions import CycleSummary, PoolPlan
-from holdfast.core.records import HostCount, OrchestratorStatus, WorkerHealth, WorkerPerformance
+from holdfast.core.records import FleetStatus, HostCount, HostHealth, HostPerformance
 from holdfast.wire.operations.operation import Operation, PageOf, Query, Role, reads
 from holdfast.wire.operations.queries import Flag
 from holdfast.wire.pools import PoolPause, PoolStatus, ScaleRequest
@@ -64,7 +64,7 @@ RUN_CYCLE = Operation(
     answers={200: CycleSummary}, repeatable=False
 )  # fmt: skip
 GET_STATUS = reads(
-    "/v1/fleet/status", "Counts of the whole fleet, and its health in a word.", OrchestratorStatus
+    "/v1/fleet/status", "Counts of the whole fleet, and its health in a word.", FleetStatus
 )  # fmt: skip
 COUNT_HOSTS = reads(
     "/v1/fleet/hosts", "How many hosts are in each state, and their slots and GPUs.",
@@ -72,6 +72,6 @@ COUNT_HOSTS = reads(
 )  # fmt: skip
 LIST_HEALTH = reads(
     "/v1/fleet/health", "Active hosts: heartbeat, task, GPU memory, a verdict.",
-    PageOf(WorkerHealth)
+    PageOf(HostHealth)
 )  # fmt: skip
-LIST_PERFORMANCE = reads("/v1/fleet/performance", "What each host did.", PageOf(WorkerPerformance))
+LIST_PERFORMANCE = reads("/v1/fleet/performance", "What each host did.", PageOf(HostPerformance))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.controller.server import RunningServer, bind_socket
+from tests.simulated.blobs import MemoryBlobs
 from tests.unit.controller.conftest import FakeAgent
 from tests.unit.controller.web.chromium.person import SECOND, Person, expect, serve_elsewhere
 from tests.unit.controller.web.effects import list_paths
@@ -158,7 +159,7 @@ async def test_a_lost_controller_is_said_and_nothing_is_missed(
     running, port = person.served.running, int(person.base.rpartition(":")[2])
     await running.stop()
     await expect(page.locator("#live")).to_have_text("no connection", timeout=SECOND)
-    again = RunningServer(person.served.store, bind_socket("127.0.0.1", port))
+    again = RunningServer(person.served.store, bind_socket("127.0.0.1", port), blobs=MemoryBlobs())
     await again.start()
     person.served.running, person.served.controller = again, again.controller
     job = await person.served.submit(name="meanwhile")

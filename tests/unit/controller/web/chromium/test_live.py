@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.controller.server import RunningServer, bind_socket
+from tests.simulated.blobs import MemoryBlobs
 from tests.unit.controller.conftest import FakeAgent
 from tests.unit.controller.web.chromium.person import SECOND, Person, expect
 from tests.unit.controller.web.chromium.test_output import start
@@ -59,7 +60,7 @@ async def test_a_job_is_whole_again_when_its_controller_is_back(
     running, port = person.served.running, int(person.base.rpartition(":")[2])
     await running.stop()
     await expect(page.locator("#live")).to_have_text("no connection", timeout=SECOND)
-    again = RunningServer(person.served.store, bind_socket("127.0.0.1", port))
+    again = RunningServer(person.served.store, bind_socket("127.0.0.1", port), blobs=MemoryBlobs())
     await again.start()
     person.served.running, person.served.controller = again, again.controller
     await writer.count(50)

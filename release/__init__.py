@@ -1,0 +1,1 @@
+"""Tools of a release: what is built, and the lines that install it."""

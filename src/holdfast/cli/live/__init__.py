@@ -1,0 +1,1 @@
+"""What redraws itself: the screen, a line of progress, a command shown again and again."""

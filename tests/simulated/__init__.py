@@ -1,0 +1,1 @@
+"""What stands for machines in tests and benchmarks: many hosts in one process, and made-up readings."""
