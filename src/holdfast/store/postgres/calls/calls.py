@@ -54,7 +54,7 @@ from holdfast.store.postgres.calls.values import (
     ExecutorTurn,
     ExecutorTurned,
 )
-from holdfast.store.postgres.connection.parts import transacts_planned
+from holdfast.store.postgres.connection.parts import reads_planned, transacts_planned
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
 from holdfast.store.postgres.moves import write_events
 from holdfast.wire.calls import CallSetView
@@ -221,11 +221,10 @@ class PostgresCalls(PostgresCallReads):
         await tx.many(*steps, *list_writes(moves), *list_counts(moves))
         return len(free)
 
-    @transacts_planned
+    @reads_planned
     async def find_due(self, tx: Tx) -> datetime | None:
         """Return the next instant at which `release_due` has something to do."""
-        ((row,),) = await tx.last(("find_due_call", None))
-        due: datetime | None = row["due_at"]
+        due: datetime | None = await tx.value("find_due_call")
         return due
 
     @transacts_planned

@@ -18,7 +18,7 @@ from holdfast.store.postgres.calls.values import (
     Feed,
     RunningCalls,
 )
-from holdfast.store.postgres.connection.parts import OnSession, transacts_planned
+from holdfast.store.postgres.connection.parts import OnSession, reads_planned
 from holdfast.store.postgres.connection.session import Rows, Tx
 from holdfast.wire.calls import CallResult, CallSetView
 
@@ -34,18 +34,18 @@ class PostgresCallReads(OnSession):
         rows = await self.session.rows("find_orphan_values", names=list(names))
         return {*names} - {row["sha256"] for row in rows}
 
-    @transacts_planned
+    @reads_planned
     async def read_busy(self, tx: Tx) -> list[BusyCall]:
         """Return the running calls whose executors accept no other calls, the longest handed out
         first; at most 10 000."""
         return [read_busy(row) for row in await tx.rows("read_busy_calls")]
 
-    @transacts_planned
+    @reads_planned
     async def read_set(self, tx: Tx, set_id: str) -> CallSetView:
         """Return a call set as its client sees it. Raises NotFound."""
         return await show_set(tx, set_id)
 
-    @transacts_planned
+    @reads_planned
     async def list_sets(
         self,
         tx: Tx,
@@ -61,7 +61,7 @@ class PostgresCallReads(OnSession):
         )
         return [view_set(row) for row in rows]
 
-    @transacts_planned
+    @reads_planned
     async def read_results(
         self,
         tx: Tx,
@@ -85,7 +85,7 @@ class PostgresCallReads(OnSession):
         rows = await _read_of_set(tx, set_id, "read_call_results", first=first, last=last)
         return expand_runs(rows, first=first, last=last, gapless=True)
 
-    @transacts_planned
+    @reads_planned
     async def read_call(self, tx: Tx, set_id: str, index: int) -> CallStanding:
         """Return the state of one call, for `why`. Raises NotFound."""
         row = await get_set(tx, set_id)
@@ -117,13 +117,13 @@ class PostgresCallReads(OnSession):
         spec = msgspec.convert(row["spec"], FunctionSpec)
         return CallStanding(spec=spec, family=family, **found)
 
-    @transacts_planned
+    @reads_planned
     async def read_failures(self, tx: Tx, set_id: str, index: int) -> list[Mapping[str, object]]:
         """Return the failed attempts of a call, each as number, host, cause, reason, begin and
         end."""
         return list(await _read_of_set(tx, set_id, "list_call_failures", index=index))
 
-    @transacts_planned
+    @reads_planned
     async def find_outputs(self, tx: Tx, set_id: str, index: int, attempt: int) -> list[CallOutput]:
         """Return the parts of executors' logs in which one attempt of a call may have printed, by
         executor and stream, in order; only logs of executors that may run calls of its set."""
@@ -131,19 +131,19 @@ class PostgresCallReads(OnSession):
         rows = await _read_of_set(tx, set_id, "find_call_outputs", **given)
         return msgspec.convert(rows, list[CallOutput])
 
-    @transacts_planned
+    @reads_planned
     async def read_feeds(
         self, tx: Tx, *, cold_wait_of: ColdWaitOf | None = None, now: Now = None
     ) -> list[Feed]:
         """Return every feed with a ready call, for the executors' loop and for `why`."""
-        (rows,) = await tx.last(("read_call_feeds", {"now": now, "most": MAX_HEADS}))
+        rows = await tx.rows("read_call_feeds", now=now, most=MAX_HEADS)
         return msgspec.convert(fill_waits(rows, cold_wait_of), list[Feed])
 
-    @transacts_planned
+    @reads_planned
     async def read_running(self, tx: Tx) -> list[RunningCalls]:
         """Return the number of running calls by family and model; a family and model without
         running calls is missing."""
-        (rows,) = await tx.last(("read_running_calls", None))
+        rows = await tx.rows("read_running_calls")
         return msgspec.convert(rows, list[RunningCalls])
 
 
@@ -165,7 +165,7 @@ async def show_set(tx: Tx, set_id: str) -> CallSetView:
 
 async def _read_of_set(tx: Tx, set_id: str, name: str, **given: Any) -> Rows:
     """Read the rows that belong to a set, in one round trip. Raises NotFound."""
-    found, rows = await tx.last(("read_call_set", {"id": set_id}), (name, {"id": set_id, **given}))
+    found, rows = await tx.many(("read_call_set", {"id": set_id}), (name, {"id": set_id, **given}))
     if not found:
         raise no_set(set_id)
     return rows

@@ -34,13 +34,22 @@ def transacts(work: Work[S, P, T]) -> Method[S, P, T]:
 
 def transacts_planned(work: Work[S, P, T]) -> Method[S, P, T]:
     """Turn `work` into a part's method that runs in one transaction, whose statements keep one
-    plan for all parameters (`keep_plans`)."""
+    plan for all parameters (`Session.transact_hot`)."""
 
     @wraps(work)
     async def method(part: S, /, *given: P.args, **named: P.kwargs) -> T:
-        return await part.session.transact(
-            lambda tx: work(part, tx, *given, **named), keep_plans=True
-        )
+        return await part.session.transact_hot(lambda tx: work(part, tx, *given, **named))
+
+    return method
+
+
+def reads_planned(work: Work[S, P, T]) -> Method[S, P, T]:
+    """Turn `work` into a part's method that runs without a transaction, whose statements keep one
+    plan for all parameters (`Session.single_hot`)."""
+
+    @wraps(work)
+    async def method(part: S, /, *given: P.args, **named: P.kwargs) -> T:
+        return await part.session.single_hot(lambda tx: work(part, tx, *given, **named))
 
     return method
 

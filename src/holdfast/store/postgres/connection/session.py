@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import ContextVar
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -369,11 +370,18 @@ class Session:
     ) -> T:
         """Run `work` without BEGIN and COMMIT: one statement, or reads without a common
         snapshot."""
+        return await self._attempt(partial(self._read_once, work), seconds=seconds)
 
-        async def once(conn: Connection, mark: Callable[[], None]) -> T:
-            return await work(Tx(conn, clock=self.clock))
+    async def single_hot(self, work: Callable[[Tx], Awaitable[T]]) -> T:
+        """Run reads as `single` does, on a connection that keeps plans (`transact_hot`)."""
+        if self._prepare_threshold is None:
+            return await self.transact(work, keep_plans=True)
+        return await self._attempt(partial(self._read_once, work), hot=True)
 
-        return await self._attempt(once, seconds=seconds)
+    async def _read_once(
+        self, work: Callable[[Tx], Awaitable[T]], conn: Connection, mark: Callable[[], None]
+    ) -> T:
+        return await work(Tx(conn, clock=self.clock))
 
     async def rows(self, name: str, /, **params: Any) -> Rows:
         """Run one named query on its own."""
