@@ -4,9 +4,9 @@ The runner's thread takes calls and adds ends; the line's thread reads frames an
 share the batches without a lock: each value is written by one of them, and values that both write
 are deques and dicts, whose single operations are atomic under the interpreter.
 
-HELD-1  An end is kept until its agent confirms that it is on record, and sent again whole to every
+INHAND-1  An end is kept until its agent confirms that it is on record, and sent again whole to every
         new agent. A batch counts as held until all of its ends are on record.
-HELD-2  A call in hand never waits for long: where one call runs for more than `LONG_SECONDS`, or
+INHAND-2  A call in hand never waits for long: where one call runs for more than `LONG_SECONDS`, or
         waits for another call, the calls behind it are given back, and none is accepted before its
         end. Which of the two threads gets a call is decided under a lock.
 """
@@ -121,7 +121,7 @@ class HeldBatches:
 
     def begin_waiting(self, call: str) -> None:
         """Note that the running call waits for another; the calls in hand behind it are given back
-        (HELD-2)."""
+        (INHAND-2)."""
         with self._taking:
             if self.running is not None:
                 self._waits_for.append(call)
@@ -189,7 +189,7 @@ class HeldBatches:
         return left if left >= 0 else None
 
     def give_back(self) -> None:
-        """Give back the calls in hand behind a call that keeps them waiting (HELD-2)."""
+        """Give back the calls in hand behind a call that keeps them waiting (INHAND-2)."""
         if not self.busy:
             return
         with self._taking:
@@ -238,7 +238,7 @@ class HeldBatches:
 
     def make_hello(self) -> ExecutorFrame:
         """Return the first frame for a new agent. Ends not on record are sent again in the frames
-        that follow (HELD-1)."""
+        that follow (INHAND-1)."""
         self._unsent.clear()
         held = list(self._held.copy().values())
         for one in held:

@@ -390,7 +390,7 @@ def test_ends_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
 
 
 def test_the_next_agent_goes_on_with_the_executor(tmp_path: Path) -> None:
-    """HELD-1, PLACE-3: nothing is lost, and the running call is watched as before."""
+    """INHAND-1, PLACE-3: nothing is lost, and the running call is watched as before."""
 
     async def run() -> None:
         async with rigged(tmp_path) as rig:

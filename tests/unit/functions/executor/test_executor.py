@@ -192,7 +192,7 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_host(start: Start) -
 
 
 def test_an_end_is_kept_until_it_is_on_record_over_agents_that_die(start: Start) -> None:
-    """HELD-1."""
+    """INHAND-1."""
     agent = start()
     agent.say(batches=[agent.batch(7, ("double", {"n": 1}), ("double", {"n": 2}))])
     agent.hear(lambda frame: len(agent.ends) == 2, record=False)
@@ -492,7 +492,7 @@ def wait(path: str, call: str = "") -> str:
 def test_what_is_in_hand_behind_a_call_that_keeps_it_waiting_is_given_back(
     start: Start, call: str
 ) -> None:
-    """HELD-2: where it runs for a second, and at once where it waits for another call."""
+    """INHAND-2: where it runs for a second, and at once where it waits for another call."""
     agent = start(APP + BEHIND)
     flag = agent.folder / "flag"
     given = {"path": str(flag)} if not call else {"path": str(flag), "call": call}
