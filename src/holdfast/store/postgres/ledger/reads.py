@@ -61,9 +61,7 @@ class LedgerReads(OnSession):
             since, until, kept = await self._find_span(tx, since, until)
         days = list_days(since, until, zone) if timed and step == "day" and zone else []
         edges = sorted({*days[1:], *(cut for cut in cuts if since < cut < until)})
-        longest: Step = step if timed and not days else "hour" if days else "day"
-        if days and any(day.astimezone(UTC).minute for day in days):
-            longest = "minute"
+        longest = _choose_longest(days, step if timed else "day")
         rows = await tx.rows(
             "read_ledger_sums",
             **_split(find_parts(since, until, kept, longest=longest, cuts=edges)),
@@ -155,6 +153,13 @@ def check_fields(fields: Sequence[str]) -> None:
             raise ValidationError(
                 f"the ledger has no field {field!r}; it has {known} and {LABEL}KEY"
             )
+
+
+def _choose_longest(days: Sequence[datetime], step: Step) -> Step:
+    """Return the longest parts that may be summed: with the days of a zone, parts that its days do not cut."""
+    if not days:
+        return step
+    return "minute" if any(day.astimezone(UTC).minute for day in days) else "hour"
 
 
 def _split(parts: Sequence[TimePart]) -> dict[str, Any]:
