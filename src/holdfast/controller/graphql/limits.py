@@ -65,7 +65,7 @@ class Limits:
     depth: int = 12
     schema_depth: int = 16
     cost: int = 15_000
-    schema_cost: int = 80_000
+    schema_cost: int = 45_000
     seconds: float = 10.0
     at_once: int = 4
     calls_at_once: int = 2

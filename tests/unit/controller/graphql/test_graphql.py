@@ -184,6 +184,7 @@ import sys; sys.modules["strawberry"] = None
 import asyncio
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.graphql.endpoint import NotInstalled, find_service
+from tests.simulated.blobs import MemoryBlobs
 from holdfast.store.postgres.store import PostgresStore
 from tests.simulated.blobs import MemoryBlobs
 try:
