@@ -12,11 +12,11 @@ from holdfast.client.rest import PageCall, RestCall, ask
 from holdfast.client.scripts import gives_list, gives_one
 
 if TYPE_CHECKING:
-    from holdfast.core.fleet import actions, views
+    from holdfast.core.fleet import actions, records
     from holdfast.wire import pools as wire
 else:
     actions = LateModule("holdfast.core.fleet.actions")
-    views = LateModule("holdfast.core.fleet.views")
+    records = LateModule("holdfast.core.fleet.records")
     wire = LateModule("holdfast.wire.pools")
 
 
@@ -93,21 +93,21 @@ class PoolMethods:
 
     # ---- the whole fleet
     @gives_one
-    def fleet_status(self) -> RestCall[views.FleetStatus]:
+    def fleet_status(self) -> RestCall[records.FleetStatus]:
         """Return counts of the whole fleet, and one word about its health."""
         return ask(on_pools.GET_STATUS)
 
     @gives_list
-    def host_counts(self) -> PageCall[views.HostCount]:
+    def host_counts(self) -> PageCall[records.HostCount]:
         """Return how many hosts are in each state, and their slots and GPUs."""
         return ask(on_pools.COUNT_HOSTS)
 
     @gives_list
-    def hosts_health(self) -> PageCall[views.HostHealth]:
+    def hosts_health(self) -> PageCall[records.HostHealth]:
         """Return the active hosts: heartbeat, task, GPU memory, and a verdict."""
         return ask(on_pools.LIST_HEALTH)
 
     @gives_list
-    def hosts_performance(self) -> PageCall[views.HostPerformance]:
+    def hosts_performance(self) -> PageCall[records.HostPerformance]:
         """Return the work that each host has done."""
         return ask(on_pools.LIST_PERFORMANCE)

@@ -18,7 +18,7 @@ from datetime import datetime
 
 import psycopg
 
-from holdfast.core.fleet.views import HostCount
+from holdfast.core.fleet.records import HostCount
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostState
 from holdfast.moves.values import Gauges

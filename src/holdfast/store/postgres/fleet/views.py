@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.core.fleet.views import FleetStatus, HostCount, HostHealth, HostPerformance
+from holdfast.core.fleet.records import FleetStatus, HostCount, HostHealth, HostPerformance
 from holdfast.store.postgres.connection.parts import OnSession, reads
 from holdfast.store.postgres.connection.session import Tx
 

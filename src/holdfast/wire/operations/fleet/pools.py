@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from holdfast.core.fleet.actions import CycleSummary, PoolPlan
-from holdfast.core.fleet.views import FleetStatus, HostCount, HostHealth, HostPerformance
+from holdfast.core.fleet.records import FleetStatus, HostCount, HostHealth, HostPerformance
 from holdfast.wire.operations.operation import Operation, PageOf, Query, Role, reads
 from holdfast.wire.operations.queries import Flag
 from holdfast.wire.pools import PoolPause, PoolStatus, ScaleRequest
