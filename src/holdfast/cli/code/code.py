@@ -12,7 +12,7 @@ from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.output import table
 from holdfast.core.bundles.manifest import FILE, FOLDER, Entry, count_bytes, show_path
-from holdfast.core.words import short_bytes
+from holdfast.core.words import count_of, short_bytes
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -90,7 +90,7 @@ def _show_folder(io: CommandIO, folder: str, listed: bool) -> None:
 
 def _sum_up(found: Walk, worries: Sequence[str], listed: bool) -> list[str]:
     lines = [
-        f"{found.files} files of {short_bytes(found.size)} would go of {show_path(found.root)}"
+        f"{count_of(found.files, 'file')} of {short_bytes(found.size)} would go of {show_path(found.root)}"
     ]
     largest = found.list_largest()
     if largest:
@@ -139,7 +139,7 @@ def _show_job(
             }
         )
         return
-    head = f"code {described}: {files} files, {short_bytes(total)}"
+    head = f"code {described}: {count_of(files, 'file')}, {short_bytes(total)}"
     io.show(None, "\n".join([_draw(mine.entries), head]) if listed else head)
 
 

@@ -216,11 +216,11 @@ class ProgressLine:
 
     def finish(self, sent: Sent) -> None:
         """Write how much was sent, if anything was."""
-        from holdfast.core.words import say_bytes
+        from holdfast.core.words import count_of, say_bytes
 
         if self._shows and sent.sent:
             note(
-                f"code {sent.code.describe()}: {sent.files} files, {say_bytes(sent.size)}; "
+                f"code {sent.code.describe()}: {count_of(sent.files, 'file')}, {say_bytes(sent.size)}; "
                 f"{say_bytes(sent.sent)} were sent"
             )
 

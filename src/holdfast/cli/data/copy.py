@@ -16,7 +16,7 @@ from holdfast.cli.live.live_line import LiveLine
 from holdfast.cli.options import Count
 from holdfast.cli.output import note
 from holdfast.client.data.session_pipe import CopySessions
-from holdfast.core.words import short_bytes, split_span
+from holdfast.core.words import count_of, short_bytes, split_span
 from holdfast.errors import Conflict, NotFound, ValidationError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _copy(
         note(f"{len(done.left) - _SHOWN} more are not copied; see --json")
     io.show(
         done,
-        f"{done.files} files, {short_bytes(done.done)} in {split_span(time.monotonic() - began)}",
+        f"{count_of(done.files, 'file')}, {short_bytes(done.done)} in {split_span(time.monotonic() - began)}",
     )
     return 1 if done.left else 0
 
@@ -169,5 +169,5 @@ def _fetch_kept(io: CommandIO, client: Client, job_id: str, asked: _Asked) -> in
     note_missing(client, job_id, found.attempt, asked.rank)
     for path in found.refused:
         note(f"{path} is not copied: it is a link that may lead out of {asked.to}")
-    io.show(found, f"{found.files} files, {short_bytes(found.bytes)} came")
+    io.show(found, f"{count_of(found.files, 'file')}, {short_bytes(found.bytes)} came")
     return 1 if found.refused else 0

@@ -11,7 +11,7 @@ from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import JOB, Count, Positive
 from holdfast.cli.output import age, note, table
-from holdfast.core.words import short_bytes
+from holdfast.core.words import count_of, short_bytes
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _fetch(
     note_missing(client, job_id, found.attempt, rank)
     for path in found.refused:
         note(f"{path} is not written: it is a link that may lead out of {to}")
-    io.show(found, f"{found.files} files in {to}, {short_bytes(found.bytes)} came")
+    io.show(found, f"{count_of(found.files, 'file')} in {to}, {short_bytes(found.bytes)} came")
 
 
 def note_missing(client: Client, job_id: str, attempt: int, rank: int) -> None:

@@ -25,7 +25,7 @@ from holdfast.cli.live.progress import StepLine
 from holdfast.cli.options import Count
 from holdfast.cli.output import note
 from holdfast.cli.sessions.attach import come_to
-from holdfast.core.words import short_bytes
+from holdfast.core.words import count_of, short_bytes
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def wait_outputs(client: Client, job: JobRecord) -> None:
     found = client.wait_outputs(job.id)
     for one in found:
         rank = f" of rank {one.rank}" if len(found) > 1 else ""
-        note(f"outputs{rank} {one.state}: {one.files} files, {short_bytes(one.bytes)}")
+        note(f"outputs{rank} {one.state}: {count_of(one.files, 'file')}, {short_bytes(one.bytes)}")
         for line in list_missing(one):
             note(line + rank)
     if any(one.digest for one in found):
