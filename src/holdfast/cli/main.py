@@ -13,6 +13,7 @@ from holdfast.cli.commands import COMMANDS, PROGRAM
 from holdfast.cli.endings import EXIT_NO_READER, drop_output, guard
 from holdfast.cli.foreign import answer_command
 from holdfast.lean import import_msgspec
+from holdfast.version import DISTRIBUTION
 
 _EPILOG = """\
 \b
@@ -90,7 +91,7 @@ class LazyGroup(click.Group):
     },
     epilog=_EPILOG,
 )
-@click.version_option(None, "--version", package_name="holdfast", message="holdfast %(version)s")
+@click.version_option(None, "--version", package_name=DISTRIBUTION, message="holdfast %(version)s")
 @click.option(
     "-c", "--context", metavar="NAME", help="The server of this name, for any command about one."
 )

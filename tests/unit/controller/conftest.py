@@ -113,7 +113,9 @@ class FakeAgent:
     ) -> wire.SyncAnswer:
         answer = await self.post_sync(*tasks, wait=wait, **more)
         assert answer.status_code == 200, answer.text
-        return wire.decode_sync_answer(answer.content)
+        told = wire.decode_sync_answer(answer.content)
+        orders = [each for order in told.launch for each in order.list_all()]
+        return msgspec.structs.replace(told, launch=orders)
 
     async def take(self, seconds: float = 10) -> wire.LaunchOrder:
         async with within(seconds):

@@ -22,7 +22,7 @@ from holdfast.core.doctor.findings import DoctorFinding
 from holdfast.core.doctor.redaction import Redaction, find_passwords, find_secrets
 from holdfast.errors import Conflict, HoldfastError, ValidationError
 from holdfast.process.files import write_atomic
-from holdfast.version import VERSION
+from holdfast.version import DISTRIBUTION, VERSION
 
 TOP = "holdfast-report"
 LOG_BYTES, LOG_LINES = 512 << 10, 2000
@@ -169,7 +169,7 @@ def _read_key(path: Path) -> set[str]:
 
 def _read_versions() -> dict[str, str]:
     found = {"holdfast": VERSION}
-    needed = metadata.requires("holdfast") or []
+    needed = metadata.requires(DISTRIBUTION) or []
     names = {line.split(";")[0].split("[")[0].strip(" ()") for line in needed}
     for name in sorted({*map(_cut_name, names), *_LIBRARIES}):
         try:
