@@ -168,6 +168,8 @@ class PostgresDrive:
             "ids": None,
             "include_terminated": True,
             "dead": False,
+            "trouble": False,
+            "gpus": False,
             "part": None,
             "limit": None,
         }

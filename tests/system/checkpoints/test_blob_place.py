@@ -15,7 +15,6 @@ from holdfast.controller.runtime.bundles.place import BlobPlace
 from holdfast.controller.server import EXIT_OTHER_BLOBS
 from holdfast.errors import Conflict
 from holdfast.store.postgres.store import PostgresStore
-from tests.simulated.blobs import MemoryBlobs
 from tests.store.pg_fixture import MakeStore
 from tests.system.checkpoints.test_blobs import pieces
 from tests.system.cluster import Controller
@@ -168,11 +167,7 @@ def test_a_second_server_ends_with_the_reason(pg_emptied: str, tmp_path: Path) -
     try:
         for name in ("one", "two"):
             place = {"HOLDFAST_BLOBS": str(tmp_path / name)}
-            made.append(
-                Controller(tmp_path, name, pg_emptied, place, blobs=MemoryBlobs()).start(
-                    wait=name == "one"
-                )
-            )
+            made.append(Controller(tmp_path, name, pg_emptied, place).start(wait=name == "one"))
             if name == "one":
                 made[0].wait_lead()
         second = made[1].process
