@@ -111,15 +111,16 @@ def list_codes() -> list[Code]:
 
 
 def _list_kinds() -> list[type[errors.HoldfastError]]:
-    for module in ("blobs.interface", "client.locate", "providers.interface", "functions.failures", "webhooks",
-                   "supervisor.rosters.failures", "supervisor.policy.selection"):  # fmt: skip
-        importlib.import_module(f"holdfast.{module}")
+    """Return the errors of these modules alone, so that the page is the same whatever else was imported."""
+    names = ("errors", "blobs.interface", "client.locate", "providers.interface", "functions.failures", "webhooks",
+             "supervisor.rosters.failures", "supervisor.policy.selection", "controller.graphql.endpoint")  # fmt: skip
+    modules = {importlib.import_module(f"holdfast.{name}").__name__ for name in names}
     found, waiting = [], [errors.HoldfastError]
     while waiting:
         kind = waiting.pop(0)
         found.append(kind)
         waiting += kind.__subclasses__()
-    return [k for k in found if k.__module__.startswith("holdfast")]
+    return [kind for kind in found if kind.__module__ in modules]
 
 
 def _find_uses() -> Iterator[tuple[str, str, str]]:
