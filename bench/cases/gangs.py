@@ -143,7 +143,7 @@ class Cluster:
         settings = await self.controller.settings.current()
         layouts, offered = self.controller.layouts, 0
         for a in (*asked, *told, *again):
-            orders = await make_orders(self.store, a.offers, settings, layouts, shared=True)
+            orders = await make_orders(self.store, a.offers, settings, layouts)
             offered += len(orders)
             encode(SyncAnswer(launch=orders, gangs=layouts.list_gangs(a.offers)))
         seconds = time.monotonic() - began
